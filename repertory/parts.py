@@ -1,0 +1,71 @@
+"""Replaceable parts: a config names each by a short name, or by `my_package.module:Name`.
+
+This table is the whole list of short names. It is data: nothing is imported until it is asked for,
+so that the floor stays free of what stands on it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from repertory.errors import UsageError
+
+PartKind = Literal["algorithm", "exploration", "sampler"]
+
+SHORT_NAMES: Mapping[PartKind, Mapping[str, str]] = {
+    "algorithm": {
+        "dqn": "learner.algorithms.dqn:DQN",
+        "ppo": "learner.algorithms.ppo:PPO",
+        "sac": "learner.algorithms.sac:SAC",
+        "td3": "learner.algorithms.td3:TD3",
+    },
+    "exploration": {
+        "none": "actors.exploration.none:NoExploration",
+        "gaussian": "actors.exploration.gaussian:Gaussian",
+        "ornstein_uhlenbeck": "actors.exploration.ornstein_uhlenbeck:OrnsteinUhlenbeck",
+        "epsilon_greedy": "actors.exploration.epsilon_greedy:EpsilonGreedy",
+    },
+    "sampler": {
+        "uniform": "buffer_server.samplers.uniform:Uniform",
+        "prioritized": "buffer_server.samplers.prioritized:Prioritized",
+        "fifo": "buffer_server.samplers.fifo:Fifo",
+    },
+}
+
+
+def lookup(kind: PartKind, name: str) -> Any:
+    """The class behind a short name or a dotted path."""
+    known = SHORT_NAMES[kind]
+    path = known.get(name, name)
+    if ":" not in path:
+        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.3)
+        hint = f"did you mean {nearest[0]}? " if nearest else ""
+        raise UsageError(
+            f"{name!r} is not a known {kind}: {hint}"
+            f"choose one of {', '.join(sorted(known))}, or give your own as package.module:Name"
+        )
+    return load_attribute(path, f"the {kind}")
+
+
+def load_attribute(path: str, purpose: str) -> Any:
+    """Imports `package.module:attribute`; errors name the path and what it was wanted for."""
+    module_name, separator, attribute = path.partition(":")
+    if not separator or not module_name or not attribute:
+        raise UsageError(f"{path!r} does not name {purpose}: write it as package.module:Name")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise UsageError(
+            f"cannot import {module_name!r} for {purpose} {path!r}: {error}; "
+            "is it installed, or is its folder on PYTHONPATH?"
+        ) from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        names = [name for name in vars(module) if not name.startswith("_")]
+        nearest = difflib.get_close_matches(attribute, names, n=1)
+        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        raise UsageError(f"{module_name!r} has no {attribute!r} for {purpose}{hint}") from None

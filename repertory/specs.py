@@ -1,0 +1,168 @@
+"""What an environment looks like to policies, replay and learners; to and from JSON.
+
+An `EnvSpec` describes the *encoded* environment (see `repertory.envs`): observations are flat
+float32 vectors or channel-first uint8 images, continuous actions are in [-1, 1] on our side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from repertory.errors import UsageError
+from repertory.types import Array, ColumnSpec
+
+ActionKind = Literal["continuous", "discrete", "multi_discrete"]
+ObservationKind = Literal["vector", "pixels"]
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSpec:
+    env_id: str
+    observation_kind: ObservationKind
+    observation_shape: tuple[int, ...]
+    observation_dtype: str
+    action_kind: ActionKind
+    action_sizes: tuple[int, ...]  # continuous: (A,); discrete: (n,); multi_discrete: (n0, n1, ...)
+    action_low: tuple[float, ...]  # the environment's own bounds; discrete: the first value
+    action_high: tuple[float, ...]
+    action_shape: tuple[int, ...]  # of one action as the environment takes it
+    action_dtype: str
+    max_episode_steps: int | None
+
+    @property
+    def action_size(self) -> int:
+        """How many numbers an action has: the width of a continuous policy's output."""
+        return self.action_sizes[0] if self.action_kind == "continuous" else len(self.action_sizes)
+
+    @property
+    def num_actions(self) -> int:
+        if self.action_kind != "discrete":
+            raise UsageError(f"{self.env_id} has {self.action_kind} actions, not discrete ones")
+        return self.action_sizes[0]
+
+    @property
+    def bounded(self) -> bool:
+        """Whether every action dimension has two finite bounds."""
+        return bool(np.isfinite(self.action_low).all() and np.isfinite(self.action_high).all())
+
+    @property
+    def action_column(self) -> ColumnSpec:
+        """How an action is stored: [A] float32, one int64, or [D] int64."""
+        if self.action_kind == "continuous":
+            return ColumnSpec("<f4", (self.action_size,))
+        return ColumnSpec("<i8", () if self.action_kind == "discrete" else (self.action_size,))
+
+    def to_env_action(self, action: Array) -> Array:
+        """Our actions [B, ...] as the environment takes them.
+
+        Continuous: [-1, 1] goes affinely onto [low, high] of each dimension, clipped; a dimension
+        without finite bounds is passed on as it is. Discrete: counted from the space's own start.
+        """
+        low, high = np.asarray(self.action_low), np.asarray(self.action_high)
+        if self.action_kind != "continuous":
+            return (action + low.astype(np.int64).reshape(self.action_shape)).astype(
+                self.action_dtype
+            )
+        finite = np.isfinite(low) & np.isfinite(high)
+        low_or_zero, high_or_zero = np.where(finite, low, 0.0), np.where(finite, high, 0.0)
+        scaled = low_or_zero + (np.clip(action, -1, 1) + 1) / 2 * (high_or_zero - low_or_zero)
+        mapped = np.where(finite, np.clip(scaled, low_or_zero, high_or_zero), action)
+        return mapped.reshape(-1, *self.action_shape).astype(self.action_dtype)
+
+    def random_actions(self, count: int, rng: np.random.Generator) -> Array:
+        """Uniform over the action space; standard normal where a dimension is not bounded."""
+        if self.action_kind == "discrete":
+            return rng.integers(self.num_actions, size=count)
+        if self.action_kind == "multi_discrete":
+            return rng.integers(self.action_sizes, size=(count, self.action_size))
+        uniform = rng.uniform(-1, 1, size=(count, self.action_size))
+        if not self.bounded:
+            finite = np.isfinite(self.action_low) & np.isfinite(self.action_high)
+            uniform = np.where(finite, uniform, rng.standard_normal(uniform.shape))
+        return uniform.astype(np.float32)
+
+    def transition_signature(
+        self, extras: Mapping[str, ColumnSpec], segment_length: int | None = None
+    ) -> dict[str, ColumnSpec]:
+        """The columns of this environment's transitions, or of segments of them."""
+        lead = () if segment_length is None else (segment_length,)
+        observation = ColumnSpec(self.observation_dtype, self.observation_shape)
+        columns = {
+            "observation": observation,
+            "action": self.action_column,
+            "reward": ColumnSpec("<f4", ()),
+            "discount": ColumnSpec("<f4", ()),
+            "next_observation": observation,
+            "policy_id": ColumnSpec("<i4", ()),
+            "policy_version": ColumnSpec("<i8", ()),
+            **{f"extras/{name}": column for name, column in extras.items()},
+        }
+        return {
+            name: ColumnSpec(column.dtype, lead + column.shape) for name, column in columns.items()
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> EnvSpec:
+        return cls(
+            **{
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in document.items()
+            }
+        )
+
+    @classmethod
+    def from_env(cls, env: gym.Env[Any, Any], env_id: str) -> EnvSpec:
+        """Reads the spaces of an encoded environment (`repertory.envs.make_env`)."""
+        observation, action = env.observation_space, env.action_space
+        if not isinstance(observation, spaces.Box):
+            raise UsageError(
+                f"{env_id}: observation space {observation} is not supported; "
+                "use Box, Discrete or Dict, or add a wrapper with --set env.wrappers=[...]"
+            )
+        pixels = len(observation.shape) == 3
+        limit = env.spec.max_episode_steps if env.spec is not None else None
+        return cls(
+            env_id=env_id,
+            observation_kind="pixels" if pixels else "vector",
+            observation_shape=observation.shape,
+            observation_dtype=observation.dtype.str,
+            max_episode_steps=limit,
+            **_describe_actions(action, env_id),
+        )
+
+
+def _describe_actions(action: spaces.Space[Any], env_id: str) -> dict[str, Any]:
+    if isinstance(action, spaces.Box) and np.issubdtype(action.dtype, np.floating):
+        kind, sizes = "continuous", (int(np.prod(action.shape)),)
+        low, high = action.low.ravel(), action.high.ravel()
+        if not (low < high).all():
+            raise UsageError(f"{env_id}: action bounds {low} to {high} are empty")
+    elif isinstance(action, spaces.Discrete):
+        kind, sizes = "discrete", (int(action.n),)
+        low, high = np.array([action.start]), np.array([action.start + action.n - 1])
+    elif isinstance(action, spaces.MultiDiscrete):
+        kind, sizes = "multi_discrete", tuple(int(n) for n in action.nvec.ravel())
+        low, high = action.start.ravel(), (action.start + action.nvec - 1).ravel()
+    else:
+        raise UsageError(
+            f"{env_id}: action space {action} is not supported; "
+            "use a float Box, Discrete or MultiDiscrete, or add a wrapper"
+        )
+    assert action.shape is not None and action.dtype is not None
+    return {
+        "action_kind": kind,
+        "action_sizes": sizes,
+        "action_low": tuple(float(value) for value in low),
+        "action_high": tuple(float(value) for value in high),
+        "action_shape": tuple(action.shape),
+        "action_dtype": np.dtype(action.dtype).str,
+    }
