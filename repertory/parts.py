@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from repertory.errors import UsageError
 
-PartKind = Literal["algorithm", "exploration", "sampler"]
+PartKind = Literal["algorithm", "policy", "exploration", "sampler"]
 
 SHORT_NAMES: Mapping[PartKind, Mapping[str, str]] = {
     "algorithm": {
@@ -21,6 +21,12 @@ SHORT_NAMES: Mapping[PartKind, Mapping[str, str]] = {
         "ppo": "learner.algorithms.ppo:PPO",
         "sac": "learner.algorithms.sac:SAC",
         "td3": "learner.algorithms.td3:TD3",
+    },
+    "policy": {
+        "deterministic": "repertory.policies.deterministic:DeterministicPolicy",
+        "squashed_gaussian": "repertory.policies.squashed_gaussian:SquashedGaussianPolicy",
+        "greedy_q": "repertory.policies.greedy_q:GreedyQPolicy",
+        "stochastic": "repertory.policies.stochastic:StochasticPolicy",
     },
     "exploration": {
         "none": "actors.exploration.none:NoExploration",

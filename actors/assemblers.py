@@ -1,0 +1,148 @@
+"""Turn the steps of many copies into items for the replay: n-step transitions, or segments.
+
+    n-step (arXiv 1704.03732)   R = sum_{k<m} gamma^k r_{t+k},  discount = gamma^m (1 - terminated)
+
+with m = n, or fewer where the episode ends sooner: no return ever reaches over a boundary.
+Both assemblers take columns [B, ...] step by step, and neither knows an environment or a policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from repertory.types import Array, TransitionBatch
+
+
+class Assembler(Protocol):
+    def add(
+        self, columns: Mapping[str, Array], terminated: Array, boundary: Array, valid: Array
+    ) -> TransitionBatch | None:
+        """Takes one step of every copy in; returns the items it completed."""
+        ...
+
+    def forget(self, copies: Array) -> None:
+        """Drops the unfinished items of the marked copies [B]: their episodes are lost."""
+        ...
+
+    def state(self) -> dict[str, Array]: ...
+
+    def load_state(self, arrays: Mapping[str, Array]) -> None: ...
+
+
+class NStep:
+    """Windows of up to n steps for each copy."""
+
+    def __init__(self, n: int, gamma: float) -> None:
+        self._n = n
+        self._gamma = gamma
+        self._window: list[dict[str, Array]] = []  # the last n steps, oldest first
+        self._pending: Array | None = None  # [B] steps of the running episode in the window
+
+    def add(
+        self, columns: Mapping[str, Array], terminated: Array, boundary: Array, valid: Array
+    ) -> TransitionBatch | None:
+        self._window = [*self._window, dict(columns)][-self._n :]
+        previous = np.zeros(len(valid), np.int64) if self._pending is None else self._pending
+        pending = np.where(valid, np.minimum(previous + 1, len(self._window)), previous)
+        emitted = []
+        for length in range(len(self._window), 0, -1):
+            # A full window leaves at every step; the shorter ones only when the episode is over.
+            leaving = valid & (pending >= length) & (boundary | (length == self._n))
+            if leaving.any():
+                emitted.append(self._window_of(length, leaving, terminated))
+        self._pending = np.where(boundary & valid, 0, pending)
+        return TransitionBatch.concatenate(emitted) if emitted else None
+
+    def _window_of(self, length: int, copies: Array, terminated: Array) -> TransitionBatch:
+        steps = self._window[-length:]
+        first, last = steps[0], steps[-1]
+        reward = np.zeros(int(copies.sum()), np.float64)
+        for k, step in enumerate(steps):
+            reward += self._gamma**k * step["reward"][copies]
+        columns = {name: column[copies] for name, column in first.items()}
+        columns["reward"] = reward.astype(np.float32)
+        columns["discount"] = np.where(terminated[copies], 0, self._gamma**length).astype(np.float32)
+        columns["next_observation"] = last["next_observation"][copies]
+        return TransitionBatch.from_columns(columns)
+
+    def forget(self, copies: Array) -> None:
+        if self._pending is not None:
+            self._pending = np.where(copies, 0, self._pending)
+
+    def state(self) -> dict[str, Array]:
+        if self._pending is None:
+            return {}
+        window = {
+            f"window/{age}/{name}": column
+            for age, step in enumerate(self._window)
+            for name, column in step.items()
+        }
+        return {"pending": self._pending, **window}
+
+    def load_state(self, arrays: Mapping[str, Array]) -> None:
+        self._pending = arrays["pending"].copy() if "pending" in arrays else None
+        steps: dict[int, dict[str, Array]] = {}
+        for key, column in arrays.items():
+            if key.startswith("window/"):
+                _, age, name = key.split("/", 2)
+                steps.setdefault(int(age), {})[name] = column
+        self._window = [steps[age] for age in sorted(steps)]
+
+
+class Segments:
+    """Runs of `length` consecutive steps of one copy, for on-policy learners.
+
+    A segment may span several episodes: `extras/boundary` marks where one ended.
+    """
+
+    def __init__(self, length: int, gamma: float) -> None:
+        self._length = length
+        self._gamma = gamma
+        self._columns: dict[str, Array] = {}  # [B, T, ...]
+        self._filled: Array | None = None  # [B]
+
+    def add(
+        self, columns: Mapping[str, Array], terminated: Array, boundary: Array, valid: Array
+    ) -> TransitionBatch | None:
+        step = {
+            **columns,
+            "discount": np.where(terminated, 0, self._gamma).astype(np.float32),
+            "extras/boundary": boundary,
+        }
+        if self._filled is None:
+            self._filled = np.zeros(len(valid), np.int64)
+            self._columns = {
+                name: np.empty((len(valid), self._length, *column.shape[1:]), column.dtype)
+                for name, column in step.items()
+            }
+        copies = np.flatnonzero(valid)
+        for name, column in step.items():
+            self._columns[name][copies, self._filled[copies]] = column[copies]
+        self._filled[copies] += 1
+        full = self._filled == self._length
+        if not full.any():
+            return None
+        self._filled[full] = 0
+        return TransitionBatch.from_columns(
+            {name: column[full] for name, column in self._columns.items()}
+        )
+
+    def forget(self, copies: Array) -> None:
+        if self._filled is not None:
+            self._filled[copies] = 0
+
+    def state(self) -> dict[str, Array]:
+        if self._filled is None or not self._filled.any():
+            return {}
+        return {"filled": self._filled, **{f"c/{n}": c for n, c in self._columns.items()}}
+
+    def load_state(self, arrays: Mapping[str, Array]) -> None:
+        self._filled = arrays["filled"].copy() if "filled" in arrays else None
+        self._columns = {
+            key.removeprefix("c/"): column.copy()
+            for key, column in arrays.items()
+            if key.startswith("c/")
+        }

@@ -1,0 +1,182 @@
+"""Environment + policy + exploration -> TransitionBatch. Knows no Ray, no gRPC and no learner."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from actors.assemblers import Assembler
+from actors.stepper import Step, Stepper
+from repertory.protocols import Exploration, Policy
+from repertory.specs import EnvSpec
+from repertory.types import Array, EpisodeOutcome, TransitionBatch
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a stretch of acting brought."""
+
+    batch: TransitionBatch | None  # None while every window or segment is still open
+    outcomes: Sequence[EpisodeOutcome]
+    env_steps: int
+
+
+class Rollout:
+    """Acts in every copy of a vector environment at once and assembles what it sees.
+
+    `return_gamma` asks for `extras/discounted_return`, the running discounted sum of rewards that
+    a learner which normalises rewards needs.
+    """
+
+    def __init__(
+        self,
+        env: VectorEnv[Any, Any, Any],
+        spec: EnvSpec,
+        policy: Policy,
+        exploration: Exploration,
+        assembler: Assembler,
+        *,
+        rng: np.random.Generator,
+        policy_id: int = 0,
+        random_steps: int = 0,
+        return_gamma: float | None = None,
+    ) -> None:
+        self.policy = policy
+        self.policy_version = 0
+        self.env_steps = 0
+        self._spec = spec
+        self._stepper = Stepper(env)
+        self._exploration = exploration
+        self._assembler = assembler
+        self._rng = rng
+        self._policy_id = policy_id
+        self._random_steps = random_steps
+        self._return_gamma = return_gamma
+        copies = self._stepper.copies
+        self._observation = self._stepper.reset()
+        self._episode_return = np.zeros(copies, np.float64)
+        self._episode_length = np.zeros(copies, np.int64)
+        self._discounted_return = np.zeros(copies, np.float64)
+        self._exploration.begin_episode(np.ones(copies, bool))
+
+    def collect(self, env_steps: int) -> Collected:
+        """Takes at least `env_steps` steps, counted over all copies."""
+        start = self.env_steps
+        batches: list[TransitionBatch] = []
+        outcomes: list[EpisodeOutcome] = []
+        while self.env_steps - start < env_steps:
+            batch = self._step(outcomes)
+            if batch is not None:
+                batches.append(batch)
+        joined = TransitionBatch.concatenate(batches) if batches else None
+        return Collected(joined, outcomes, self.env_steps - start)
+
+    def _step(self, outcomes: list[EpisodeOutcome]) -> TransitionBatch | None:
+        observation = self._observation
+        action, extras = self._choose(observation)
+        step = self._stepper.step(self._spec.to_env_action(action))
+        self.env_steps += int(step.valid.sum())
+        self._observation = step.observation
+
+        self._episode_return += np.where(step.valid, step.reward, 0)
+        self._episode_length += step.valid
+        if self._return_gamma is not None:
+            running = self._return_gamma * self._discounted_return + step.reward
+            self._discounted_return = np.where(step.valid, running, self._discounted_return)
+            extras["discounted_return"] = self._discounted_return.astype(np.float32)
+
+        copies = self._stepper.copies
+        columns = {
+            "observation": observation,
+            "action": action,
+            "reward": step.reward.astype(np.float32),
+            "discount": np.zeros(copies, np.float32),  # the assembler knows how many steps it spans
+            "next_observation": step.next_observation,
+            "policy_id": np.full(copies, self._policy_id, np.int32),
+            "policy_version": np.full(copies, self.policy_version, np.int64),
+            **{f"extras/{name}": column for name, column in extras.items()},
+        }
+        batch = self._assembler.add(columns, step.terminated, step.boundary, step.valid)
+        if step.boundary.any():
+            self._end_episodes(step, outcomes)
+        return batch
+
+    def _choose(self, observation: Array) -> tuple[Array, dict[str, Array]]:
+        if self.env_steps < self._random_steps:
+            return self._spec.random_actions(len(observation), self._rng), {}
+        acted = self.policy.act(observation, self._rng)
+        return self._exploration.explore(acted.action, self.env_steps, self._rng), dict(acted.extras)
+
+    def _end_episodes(self, step: Step, outcomes: list[EpisodeOutcome]) -> None:
+        ended = step.boundary & step.valid
+        outcomes += [
+            EpisodeOutcome(
+                policy_id=self._policy_id,
+                policy_version=self.policy_version,
+                episode_return=float(self._episode_return[copy]),
+                length=int(self._episode_length[copy]),
+                terminated=bool(step.terminated[copy]),
+                env_steps=self.env_steps,
+            )
+            for copy in np.flatnonzero(ended)
+        ]
+        self._forget_episodes(ended)
+
+    def _forget_episodes(self, copies: Array) -> None:
+        self._episode_return[copies] = 0
+        self._episode_length[copies] = 0
+        self._discounted_return[copies] = 0
+        self._exploration.begin_episode(copies)
+
+    def state(self) -> dict[str, Any]:
+        """Everything needed to go on as if nothing had happened, running episodes included."""
+        records = self._stepper.env.call("episode_record")
+        return {
+            "env_steps": self.env_steps,
+            "policy_version": self.policy_version,
+            "rng": self._rng.bit_generator.state,
+            "observation": self._observation,
+            "episode_return": self._episode_return,
+            "episode_length": self._episode_length,
+            "discounted_return": self._discounted_return,
+            "exploration": self._exploration.state(),
+            "assembler": self._assembler.state(),
+            "episodes": {str(copy): record for copy, record in enumerate(records)},
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.env_steps = state["env_steps"]
+        self.policy_version = state["policy_version"]
+        self._rng.bit_generator.state = state["rng"]
+        self._episode_return = state["episode_return"].copy()
+        self._episode_length = state["episode_length"].copy()
+        self._discounted_return = state["discounted_return"].copy()
+        self._exploration.load_state(state["exploration"])
+        self._assembler.load_state(state["assembler"])
+        self._replay_episodes(state)
+
+    def _replay_episodes(self, state: Mapping[str, Any]) -> None:
+        records = [state["episodes"][str(copy)] for copy in range(self._stepper.copies)]
+        replayed = self._stepper.env.call("replay_episode", records)
+        observation = np.stack([seen for seen, _ in replayed])
+        same = np.array([kept for _, kept in replayed])
+        same &= (observation == state["observation"]).reshape(len(same), -1).all(axis=1)
+        self._observation = observation
+        if not same.all():
+            logger.warning(
+                "%d of %d running episodes could not be replayed; they begin anew",
+                int((~same).sum()),
+                len(same),
+            )
+            self._assembler.forget(~same)
+            self._forget_episodes(~same)
+
+    def close(self) -> None:
+        self._stepper.env.close()

@@ -1,0 +1,75 @@
+"""Steps a vector environment and says what truly happened, whatever its autoreset mode.
+
+Gymnasium's vector environments reset a finished copy in one of three ways:
+
+    SAME_STEP   the step that ends an episode returns the *next* episode's first observation; the
+                true last one is in info["final_obs"]
+    NEXT_STEP   the step that ends an episode returns its last observation; the following step
+                ignores the action and returns the reset: that step is not a transition
+    DISABLED    nothing is reset until the caller does
+
+`Step` means the same in all three.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from repertory.types import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of every copy."""
+
+    reward: Array  # [B]
+    terminated: Array  # [B] the task ended: nothing to bootstrap from
+    truncated: Array  # [B] cut by a limit: the value of next_observation counts
+    next_observation: Array  # [B, ...] where the step led, never a reset
+    observation: Array  # [B, ...] where the copy stands now: what to act upon next
+    valid: Array  # [B] False where the environment merely reset itself
+
+    @property
+    def boundary(self) -> Array:
+        return self.terminated | self.truncated
+
+
+class Stepper:
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        self.env = env
+        self.copies = env.num_envs
+        self._mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        self._resetting = np.zeros(self.copies, bool)
+
+    def reset(self) -> Array:
+        observation, _ = self.env.reset()
+        self._resetting[:] = False
+        return observation
+
+    def step(self, env_action: Array) -> Step:
+        observation, reward, terminated, truncated, info = self.env.step(env_action)
+        boundary = terminated | truncated
+        valid = ~self._resetting
+        next_observation = observation
+        if self._mode is AutoresetMode.SAME_STEP:
+            if boundary.any():
+                next_observation = observation.copy()
+                for copy in np.flatnonzero(boundary):
+                    next_observation[copy] = info["final_obs"][copy]
+        elif self._mode is AutoresetMode.NEXT_STEP:
+            self._resetting = boundary
+        elif boundary.any():
+            next_observation = observation.copy()
+            observation, _ = self.env.reset(options={"reset_mask": boundary})
+        return Step(
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            next_observation=next_observation,
+            observation=observation,
+            valid=valid,
+        )

@@ -1,0 +1,56 @@
+"""The seam between a table and its sampler: which items come next, and with which weights.
+
+A sampler sees keys, never data. `live` is always the range of keys that are in the storage now.
+Ours are `Uniform`, `Prioritized` and `Fifo`; a user's own is named as `package.module:Name` and is
+built like ours, from its nested `Config` and the capacity of the table. The table holds the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from repertory.types import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The chosen items."""
+
+    keys: Array  # [B] int64
+    weights: Array  # [B] float32, importance weights
+
+
+class Sampler(Protocol):
+    """Chooses items by their keys."""
+
+    # True: an item can be used up, so a selection needs `size` available items, and a table must
+    # not overwrite an item that is still available. False: one available item is enough.
+    consumes: ClassVar[bool]
+
+    capacity: int
+
+    def on_insert(self, keys: Array, priorities: Array | None) -> None:
+        """New items, with consecutive keys. Refuses bad priorities before changing anything."""
+        ...
+
+    def available(self, live: range) -> int:
+        """How many items can be selected now."""
+        ...
+
+    def select(self, size: int, live: range, rng: np.random.Generator) -> Selection: ...
+
+    def update(self, keys: Array, priorities: Array) -> None:
+        """New priorities. The table has already dropped the keys that are no longer live."""
+        ...
+
+    def arrays(self, live: range) -> dict[str, Array]:
+        """All state, per item in the order of keys; always under the same names."""
+        ...
+
+    def load_arrays(self, arrays: Mapping[str, Array], live: range) -> None:
+        """Takes the place of the state. `live` may be the newest part of what was saved."""
+        ...

@@ -1,0 +1,133 @@
+"""TD3, Twin Delayed Deep Deterministic policy gradient (Fujimoto et al. 2018, arXiv 1802.09477).
+
+    a' = clip(mu'(s') + clip(sigma N(0, 1), -c, c), -1, 1)
+    y  = r + discount min_i Q'_i(s', a')
+    critics: minimise sum_i (Q_i(s, a) - y)^2 at every update
+    policy:  maximise Q_1(s, mu(s)) at every second update, and then move the targets
+
+Three differences to DDPG: the smaller of two critics, noise on the target action, and a policy that
+waits for its critics. Actions are in [-1, 1], so the noise is in units of half the action range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.optim import Adam
+
+from learner.critics import TwinQ
+from learner.optimization import (
+    adam,
+    gradient_step,
+    polyak_update,
+    seeded_initialisation,
+    target_copy,
+)
+from learner.tensors import TensorBatch, to_tensors
+from repertory.config import OffPolicyConfig
+from repertory.policies.deterministic import DeterministicPolicy
+from repertory.settings import part_field
+from repertory.specs import EnvSpec
+from repertory.types import Sample, UpdateResult
+
+
+@dataclass
+class State:
+    policy: DeterministicPolicy
+    critic: TwinQ
+    target_policy: DeterministicPolicy
+    target_critic: TwinQ
+    policy_optimizer: Adam
+    critic_optimizer: Adam
+    generator: torch.Generator
+    updates: int = 0
+
+
+class TD3:
+    data = "off_policy"
+    action_kinds = frozenset({"continuous"})
+    observation_kinds = frozenset({"vector"})
+    needs_bounds = True
+    paper = "arXiv 1802.09477"
+
+    class Config(OffPolicyConfig):
+        algorithm: str = "td3"
+        random_steps: int = Field(default=25_000, ge=0)
+        learning_starts: int = Field(default=25_000, ge=0)
+        exploration: part_field("exploration") = "gaussian"
+        tau: float = Field(default=0.005, gt=0, le=1)  # how far the targets move
+        target_noise: float = Field(default=0.2, ge=0)
+        target_noise_clip: float = Field(default=0.5, ge=0)
+        policy_period: int = Field(default=2, ge=1)  # critic updates per policy update
+
+    def __init__(self, config: Config, *, device: torch.device, seed: int) -> None:
+        self.config = config
+        self.device = device
+        self.seed = seed
+
+    def initial_state(self, spec: EnvSpec) -> State:
+        config = self.config
+        policy_config = DeterministicPolicy.Config(
+            hidden_sizes=config.hidden_sizes,
+            normalize_observation=config.normalize_observation,
+            normalize_reward=config.normalize_reward,
+        )
+        with seeded_initialisation(self.seed):
+            policy = DeterministicPolicy(policy_config, spec).to(self.device)
+            critic = TwinQ(spec, config.hidden_sizes).to(self.device)
+        return State(
+            policy=policy,
+            critic=critic,
+            target_policy=target_copy(policy),
+            target_critic=target_copy(critic),
+            policy_optimizer=adam(config.lr, policy),
+            critic_optimizer=adam(config.lr, critic),
+            generator=torch.Generator(self.device).manual_seed(self.seed),
+        )
+
+    def policy(self, state: State) -> DeterministicPolicy:
+        return state.policy
+
+    def update(self, state: State, sample: Sample) -> UpdateResult:
+        config = self.config
+        batch = to_tensors(sample, state.policy.normalizer, self.device, learn_moments=True)
+        noise = torch.randn(batch.action.shape, generator=state.generator, device=self.device)
+
+        target = critic_target(state, batch, noise, config)
+        q = state.critic(batch.observation, batch.action)  # [2, B]
+        loss = critic_loss(q, target, batch.weights)
+        norm = gradient_step(state.critic_optimizer, loss, config.max_grad_norm)
+        metrics = {"critic_loss": loss.detach(), "q": q.detach().mean(), "critic_grad_norm": norm}
+
+        state.updates += 1
+        if state.updates % config.policy_period == 0:
+            loss = policy_loss(state, batch)
+            gradient_step(state.policy_optimizer, loss, config.max_grad_norm)
+            polyak_update(state.target_policy, state.policy, config.tau)
+            polyak_update(state.target_critic, state.critic, config.tau)
+            metrics["policy_loss"] = loss.detach()
+        return UpdateResult(metrics, priorities=(q.detach() - target).abs().mean(0))
+
+
+@torch.no_grad()
+def critic_target(state: State, batch: TensorBatch, noise: Tensor, config: TD3.Config) -> Tensor:
+    """y [B], for standard normal `noise` [B, A]."""
+    clip = config.target_noise_clip
+    smoothing = (config.target_noise * noise).clamp(-clip, clip)
+    next_action = (state.target_policy(batch.next_observation) + smoothing).clamp(-1, 1)
+    next_q = state.target_critic(batch.next_observation, next_action).amin(0)
+    return batch.reward + batch.discount * next_q
+
+
+def critic_loss(q: Tensor, target: Tensor, weights: Tensor) -> Tensor:
+    """Squared errors of both critics [2, B], each averaged over the batch."""
+    assert target.shape == weights.shape == q.shape[1:]
+    return (weights * (q - target).square()).mean(-1).sum()
+
+
+def policy_loss(state: State, batch: TensorBatch) -> Tensor:
+    """-mean Q_1(s, mu(s)); its gradient goes through the critic, not into it."""
+    return -state.critic.first(batch.observation, state.policy(batch.observation)).mean()

@@ -1,0 +1,360 @@
+"""The settings of a run, passed whole to every part of it.
+
+    defaults  <  preset for (algorithm, env)  <  YAML file  <  command line
+
+A run has a portfolio: `learners` maps names to the settings of one algorithm each. The short form
+`learner.KEY` speaks of every learner at once. Where a value is refused, the message names it, its
+limit and a remedy; an unknown key is refused and the nearest known one named.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
+
+from repertory.errors import UsageError
+from repertory.parts import lookup
+from repertory.settings import PartSettings, Settings, part_field
+
+
+class EnvConfig(Settings):
+    id: str  # a Gymnasium id, `module:EnvId-v0`, or `package.module:make_env`
+    kwargs: dict[str, Any] = {}
+    wrappers: tuple[str, ...] = ()  # `package.module:Wrapper`, innermost first
+    reward_function: str | None = None  # `package.module:function`, see envs.RewardFunction
+    max_episode_steps: int | None = Field(default=None, ge=1)
+    frame_stack: int = Field(default=1, ge=1, le=64)
+    copies: int = Field(default=1, ge=1, le=4096)
+    vector: Literal["sync", "async"] = "sync"  # all copies in this process, or one process each
+
+
+class LearnerConfig(Settings):
+    """What every algorithm has; its own `Config` adds the rest."""
+
+    algorithm: str
+    lr: float = Field(default=3e-4, ge=0, le=1)
+    gamma: float = Field(default=0.99, ge=0, le=1)
+    hidden_sizes: tuple[Annotated[int, Field(ge=1)], ...] = (256, 256)
+    max_grad_norm: float | None = Field(default=None, gt=0)
+    normalize_observation: bool = False  # by running mean and deviation, which travel with weights
+    normalize_reward: bool = False  # by the running deviation of discounted returns
+
+
+class OffPolicyConfig(LearnerConfig):
+    """What every algorithm that learns from a replay has."""
+
+    batch_size: int = Field(default=256, ge=1)
+    n_step: int = Field(default=1, ge=1, le=1000)
+    random_steps: int = Field(default=1000, ge=0)  # environment steps of uniform random actions
+    learning_starts: int = Field(default=1000, ge=0)  # environment steps before the first update
+    train_every: int = Field(default=1, ge=1)  # environment steps from one burst to the next
+    updates_per_step: float = Field(default=1.0, gt=0)  # gradient updates per environment step
+    exploration: part_field("exploration") = "none"  # type: ignore[valid-type]
+
+
+class OnPolicyConfig(LearnerConfig):
+    """What every algorithm that learns from its own fresh experience has."""
+
+    segment_length: int = Field(default=2048, ge=1)  # steps of each copy between two updates
+
+
+class ReplayConfig(Settings):
+    capacity: int = Field(default=1_000_000, ge=1)  # transitions
+    sampler: part_field("sampler") = "uniform"  # type: ignore[valid-type]
+
+
+class EvaluationConfig(Settings):
+    every: int = Field(default=5000, ge=1)  # environment steps; the untrained policy comes first
+    episodes: int = Field(default=10, ge=1)
+
+
+class CheckpointConfig(Settings):
+    every: int = Field(default=10_000, ge=1)  # environment steps
+    keep: int = Field(default=3, ge=1)
+    replay: bool = True  # whether what was experienced is saved with the learner
+
+
+class LogConfig(Settings):
+    every: int = Field(default=1000, ge=1)  # environment steps
+    tensorboard: bool = True
+    wandb_project: str | None = None  # needs the extra `wandb`
+
+
+def _validate_learner(value: Any) -> Any:
+    if isinstance(value, LearnerConfig):
+        return value
+    if not isinstance(value, dict) or not isinstance(value.get("algorithm"), str):
+        raise UsageError(f"learner settings {value!r} do not say which `algorithm` they are for")
+    return lookup("algorithm", value["algorithm"]).Config.model_validate(value)
+
+
+class RunConfig(Settings):
+    env: EnvConfig
+    learners: dict[str, Annotated[SerializeAsAny[LearnerConfig], BeforeValidator(_validate_learner)]]
+    steps: int = Field(default=100_000, ge=1)  # environment steps over all copies
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$")
+    threads: int = Field(default=1, ge=1)  # of torch, on the CPU
+    replay: ReplayConfig = Field(default_factory=ReplayConfig)
+    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    log: LogConfig = Field(default_factory=LogConfig)
+    callbacks: tuple[str, ...] = ()  # `package.module:Callback`
+
+    @model_validator(mode="after")
+    def _one_learner_or_more(self) -> RunConfig:
+        if not self.learners:
+            raise ValueError("a run needs at least one learner: give --algo")
+        return self
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+    @classmethod
+    def from_yaml(cls, text: str) -> RunConfig:
+        return validate(yaml.safe_load(text))
+
+
+def resolve(
+    env_id: str | None,
+    algorithms: Sequence[str],
+    *,
+    file: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """Lays the four layers over each other and validates the result.
+
+    `overrides` are dotted keys: `{"learner.lr": 1e-3, "env.copies": 8}`.
+    """
+    from_file = read_yaml(file) if file is not None else {}
+    from_overrides: dict[str, Any] = {}
+    for key, value in (overrides or {}).items():
+        merge(from_overrides, nest(key, value))
+    if env_id is not None:
+        merge(from_overrides, {"env": {"id": env_id}})
+
+    chosen_env = from_overrides.get("env", {}).get("id") or from_file.get("env", {}).get("id")
+    if not isinstance(chosen_env, str):
+        raise UsageError("no environment: name one, for example `repertory train CartPole-v1`")
+    portfolio = _portfolio(algorithms, from_file)
+
+    document = {
+        "env": EnvConfig(id=chosen_env).model_dump(mode="json"),
+        "learners": {
+            name: lookup("algorithm", algorithm).Config(algorithm=algorithm).model_dump(mode="json")
+            for name, algorithm in portfolio.items()
+        },
+        **{
+            name: section().model_dump(mode="json")
+            for name, section in (
+                ("replay", ReplayConfig),
+                ("evaluation", EvaluationConfig),
+                ("checkpoint", CheckpointConfig),
+                ("log", LogConfig),
+            )
+        },
+    }
+    for algorithm in portfolio.values():
+        merge(document, _expand_learner(preset(algorithm, chosen_env), portfolio, algorithm))
+    for layer in (from_file, from_overrides):
+        merge(document, _expand_learner(layer, portfolio))
+    return validate(document)
+
+
+def _portfolio(algorithms: Sequence[str], from_file: Mapping[str, Any]) -> dict[str, str]:
+    """Learner names and their algorithms: those asked for, else those of the file."""
+    if algorithms:
+        if len(set(algorithms)) < len(algorithms):
+            raise UsageError(
+                f"--algo {','.join(algorithms)} names an algorithm twice: give such learners names "
+                "of their own under `learners:` in a config file"
+            )
+        return {_learner_name(algorithm): algorithm for algorithm in algorithms}
+    learners = from_file.get("learners")
+    if isinstance(learners, dict):
+        return {
+            name: settings.get("algorithm", name) if isinstance(settings, dict) else name
+            for name, settings in learners.items()
+        }
+    raise UsageError("no algorithm: name one with --algo, or in a config file under `learners:`")
+
+
+def _learner_name(algorithm: str) -> str:
+    """A dotted path's own name is its last word: `my.module:FastTD3` is called fasttd3."""
+    return algorithm.rpartition(":")[2].lower()
+
+
+def _expand_learner(
+    layer: Mapping[str, Any], portfolio: Mapping[str, str], only: str | None = None
+) -> dict[str, Any]:
+    """Writes the short form `learner: {...}` out for every learner (of one algorithm)."""
+    expanded = {key: value for key, value in layer.items() if key != "learner"}
+    shared = layer.get("learner")
+    if shared is not None:
+        if not isinstance(shared, dict):
+            raise UsageError(f"learner = {shared!r} is refused: it holds settings, as learner.lr")
+        named = {
+            name: dict(shared)
+            for name, algorithm in portfolio.items()
+            if only is None or algorithm == only
+        }
+        merge(named, expanded.get("learners", {}))
+        expanded["learners"] = named
+    return expanded
+
+
+def preset(algorithm: str, env_id: str) -> dict[str, Any]:
+    """The settings we recommend for an algorithm on an environment; the first match counts."""
+    file = resources.files("repertory") / "presets" / f"{algorithm}.yaml"
+    if ":" in algorithm or not file.is_file():
+        return {}
+    for pattern, settings in yaml.safe_load(file.read_text()).items():
+        if fnmatch.fnmatchcase(env_id, pattern):
+            return dict(settings)
+    return {}
+
+
+def merge(base: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    """Lays `layer` over `base` in place; another part's name replaces the part's settings whole."""
+    for key, value in layer.items():
+        below = base.get(key)
+        if isinstance(below, dict) and "name" in below and isinstance(value, str):
+            value = {"name": value}
+        if isinstance(below, dict) and isinstance(value, Mapping):
+            if value.get("name", below.get("name")) != below.get("name"):
+                base[key] = dict(value)
+            else:
+                merge(below, value)
+        else:
+            base[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def nest(key: str, value: Any) -> dict[str, Any]:
+    """`a.b.c` and a value as nested mappings."""
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    assert isinstance(value, dict)
+    return value
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """`key=value` from the command line; the value is read as YAML, and 1e-3 is a number."""
+    key, separator, raw = text.partition("=")
+    if not separator or not key.strip():
+        raise UsageError(f"--set {text!r} is not an assignment: write it as key=value")
+    for number in (int, float):
+        try:
+            return key.strip(), number(raw)
+        except ValueError:
+            continue
+    try:
+        return key.strip(), yaml.safe_load(raw)
+    except yaml.YAMLError as error:
+        raise UsageError(f"--set {text!r} cannot be read as YAML: {error}") from error
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise UsageError(f"cannot read config file {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"config file {path} is not YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise UsageError(f"config file {path} must hold a mapping of settings")
+    return document
+
+
+def validate(document: Any) -> RunConfig:
+    """A RunConfig, or a UsageError with one sentence for the first thing wrong."""
+    try:
+        return RunConfig.model_validate(document)
+    except ValidationError as error:
+        raise UsageError(explain(error, document)) from None
+
+
+def explain(error: ValidationError, document: Any) -> str:
+    """One sentence for the first problem of a validation error."""
+    detail = error.errors()[0]
+    path, document_here = list(detail["loc"]), _at(document, detail["loc"])
+    inner = detail.get("ctx", {}).get("error")
+    while isinstance(inner, ValidationError):  # a part's own settings, validated inside ours
+        detail = inner.errors()[0]
+        path += list(detail["loc"])
+        document_here = _at(document_here, detail["loc"])
+        inner = detail.get("ctx", {}).get("error")
+    key = _spoken(path)
+    if detail["type"] == "extra_forbidden":
+        return f"{key} is not a setting{_nearest(path, document)}"
+    if detail["type"] == "missing":
+        return f"{key} is missing: give it a value with --set {key}=..."
+    if detail["type"] == "value_error":  # one of our own validators: a whole sentence
+        return detail["msg"].removeprefix("Value error, ")
+    message = detail["msg"].removeprefix("Input ").removeprefix("String ")
+    return f"{key} = {document_here!r} is refused: it {message}{_default_of(path, document)}"
+
+
+def _spoken(path: Sequence[Any]) -> str:
+    """The way users write a place: learners.td3.lr of a single learner is learner.lr."""
+    parts = [str(part) for part in path]
+    if len(parts) >= 2 and parts[0] == "learners":
+        parts = ["learner", *parts[2:]]
+    return ".".join(parts)
+
+
+def _at(document: Any, path: Sequence[Any]) -> Any:
+    for part in path:
+        if isinstance(document, Mapping):
+            document = document.get(part)
+        elif isinstance(document, (list, tuple)) and isinstance(part, int):
+            document = document[part] if part < len(document) else None
+    return document
+
+
+def _settings_type_at(path: Sequence[Any], document: Any) -> type[Settings] | None:
+    """The settings class that holds the last key of `path`."""
+    current: type[Settings] = RunConfig
+    for depth, part in enumerate(path[:-1]):
+        if path[0] == "learners" and depth == 0:
+            continue
+        here = _at(document, path[: depth + 1])
+        if path[0] == "learners" and depth == 1:
+            current = lookup("algorithm", here["algorithm"]).Config
+            continue
+        field = current.model_fields.get(str(part))
+        if field is None:
+            return None
+        if isinstance(field.default, PartSettings) or (isinstance(here, dict) and "name" in here):
+            kind: Any = part  # a part's field carries the name of its kind
+            current = lookup(kind, here["name"]).Config
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
+            current = field.annotation
+        else:
+            return None
+    return current
+
+
+def _nearest(path: Sequence[Any], document: Any) -> str:
+    holder = _settings_type_at(path, document)
+    names = list(holder.model_fields) if holder is not None else []
+    if holder is RunConfig:
+        names.append("learner")
+    close = difflib.get_close_matches(str(path[-1]), names, n=1, cutoff=0.5)
+    if close:
+        return f": did you mean {_spoken([*path[:-1], close[0]])}?"
+    return f": the settings here are {', '.join(sorted(names))}" if names else ""
+
+
+def _default_of(path: Sequence[Any], document: Any) -> str:
+    holder = _settings_type_at(path, document)
+    field = holder.model_fields.get(str(path[-1])) if holder is not None else None
+    if field is None or field.is_required():
+        return ""
+    return f"; the default is {field.default!r}"

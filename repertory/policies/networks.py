@@ -1,0 +1,86 @@
+"""Feed-forward networks for vectors and pixels: the torsos and heads of every policy and critic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from repertory.specs import EnvSpec
+
+
+class Torso(nn.Module):
+    """Observation to features: an MLP over a vector, or the convolutions of Mnih et al. (2015).
+
+    Pixels come as uint8 [B, C, H, W] and are divided by 255 here, so that everything before this
+    moves bytes. `hidden_sizes` are the dense layers, after the convolutions where there are any.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        hidden_sizes: Sequence[int],
+        activation: type[nn.Module] = nn.ReLU,
+        extra_inputs: int = 0,
+    ) -> None:
+        super().__init__()
+        self.pixels = spec.observation_kind == "pixels"
+        if self.pixels:
+            channels, height, width = spec.observation_shape
+            self.convolutions = nn.Sequential(
+                nn.Conv2d(channels, 32, kernel_size=8, stride=4),
+                nn.ReLU(),
+                nn.Conv2d(32, 64, kernel_size=4, stride=2),
+                nn.ReLU(),
+                nn.Conv2d(64, 64, kernel_size=3, stride=1),
+                nn.ReLU(),
+                nn.Flatten(),
+            )
+            with torch.no_grad():
+                inputs = self.convolutions(torch.zeros(1, channels, height, width)).shape[1]
+        else:
+            inputs = math.prod(spec.observation_shape)
+        self.dense = mlp([inputs + extra_inputs, *hidden_sizes], activation, activate_last=True)
+        self.features = hidden_sizes[-1] if hidden_sizes else inputs + extra_inputs
+
+    def forward(self, observation: Tensor) -> Tensor:  # [B, ...] -> [B, features]
+        if self.pixels:
+            observation = self.convolutions(observation.float() / 255)
+        features: Tensor = self.dense(observation)
+        return features
+
+
+def mlp(
+    sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU, activate_last: bool = False
+) -> nn.Sequential:
+    """Linear layers of the given sizes with an activation between them."""
+    layers: list[nn.Module] = []
+    for index, (inputs, outputs) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        layers.append(nn.Linear(inputs, outputs))
+        if activate_last or index < len(sizes) - 2:
+            layers.append(activation())
+    return nn.Sequential(*layers)
+
+
+class BatchedLinear(nn.Module):
+    """N linear layers as one batched product: [N, B, inputs] -> [N, B, outputs]."""
+
+    def __init__(self, members: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(inputs)  # the initialisation of nn.Linear
+        self.weight = nn.Parameter(torch.empty(members, inputs, outputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.baddbmm(self.bias, x, self.weight)
+
+
+def orthogonal_(module: nn.Module, gain: float) -> None:
+    """Orthogonal weights and zero biases for every layer of `module`."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.orthogonal_(layer.weight, gain)
+            assert layer.bias is not None
+            nn.init.zeros_(layer.bias)

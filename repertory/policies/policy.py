@@ -1,0 +1,83 @@
+"""The base of our policies: NumPy in, NumPy out, torch inside; and how one is built by name.
+
+A policy is known by its `Config` and its weights alone, so an actor, an evaluator or an exported
+card can rebuild it without the algorithm that trained it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from repertory.errors import CheckpointError
+from repertory.parts import lookup
+from repertory.policies.normalizer import Normalizer
+from repertory.settings import PartSettings
+from repertory.specs import EnvSpec
+from repertory.types import Acted, Array, ColumnSpec
+
+
+class PolicyConfig(PartSettings):
+    hidden_sizes: tuple[int, ...] = Field(default=(256, 256))
+    normalize_observation: bool = False
+    normalize_reward: bool = False
+
+
+class TorchPolicy(nn.Module):
+    """Subclasses build their network in `__init__` and say in `_act` what to do."""
+
+    extras: Mapping[str, ColumnSpec]
+
+    Config: ClassVar[type[PolicyConfig]] = PolicyConfig
+
+    def __init__(self, config: PolicyConfig, spec: EnvSpec) -> None:
+        super().__init__()
+        self.config = config
+        self.spec = spec
+        self.extras = {}
+        self.normalizer = Normalizer(
+            spec.observation_shape,
+            # Pixels have a range of their own: Torso divides them by 255.
+            observations=config.normalize_observation and spec.observation_kind == "vector",
+            rewards=config.normalize_reward,
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def act(self, observation: Array, rng: np.random.Generator | None) -> Acted:
+        with torch.inference_mode():
+            tensor = torch.as_tensor(observation).to(self.device, non_blocking=True)
+            return self._act(self.normalizer.observation(tensor), rng)
+
+    def _act(self, observation: Tensor, rng: np.random.Generator | None) -> Acted:
+        raise NotImplementedError
+
+    def weights(self) -> dict[str, Array]:
+        """A copy of every parameter and buffer."""
+        return {name: value.cpu().numpy().copy() for name, value in self.state_dict().items()}
+
+    def load_weights(self, arrays: Mapping[str, Array]) -> None:
+        try:
+            self.load_state_dict({name: torch.as_tensor(a) for name, a in arrays.items()})
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"these weights do not fit the policy {self.config.name}: "
+                f"{' '.join(str(error).split())}"
+            ) from None
+
+
+def build_policy(config: PolicyConfig, spec: EnvSpec) -> TorchPolicy:
+    """A policy with untrained weights."""
+    policy: TorchPolicy = lookup("policy", config.name)(config, spec)
+    return policy.requires_grad_(False)
+
+
+def gaussian_noise(shape: torch.Size, rng: np.random.Generator, like: Tensor) -> Tensor:
+    return torch.from_numpy(rng.standard_normal(shape, dtype=np.float32)).to(like.device)

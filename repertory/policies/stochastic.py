@@ -1,0 +1,101 @@
+"""pi(a|s) for policy-gradient methods: a categorical, several, or a Gaussian with free deviation.
+
+A Gaussian's sample is unbounded; what is executed is its clip to [-1, 1]. The learner needs the
+sample itself for the likelihood ratio, so it is recorded as `extras/policy_action`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from repertory.policies.networks import Torso, orthogonal_
+from repertory.policies.policy import PolicyConfig, TorchPolicy, gaussian_noise
+from repertory.specs import EnvSpec
+from repertory.types import Acted, Array, ColumnSpec
+
+
+class StochasticPolicy(TorchPolicy):
+    class Config(PolicyConfig):
+        name: str = "stochastic"
+        hidden_sizes: tuple[int, ...] = (64, 64)
+        initial_log_std: float = 0.0
+
+    def __init__(self, config: Config, spec: EnvSpec) -> None:
+        super().__init__(config, spec)
+        self.extras = {"log_prob": ColumnSpec("<f4", ()), "policy_action": spec.action_column}
+        self.torso = Torso(spec, config.hidden_sizes, nn.Tanh)
+        outputs = spec.action_size if self.gaussian else sum(spec.action_sizes)
+        self.head = nn.Linear(self.torso.features, outputs)
+        orthogonal_(self.torso, math.sqrt(2))
+        orthogonal_(self.head, 0.01)
+        self.log_std = (
+            nn.Parameter(torch.full((spec.action_size,), config.initial_log_std))
+            if self.gaussian
+            else None
+        )
+
+    @property
+    def gaussian(self) -> bool:
+        return self.spec.action_kind == "continuous"
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """The Gaussian's mean [B, A], or the logits of every choice [B, sum of sizes]."""
+        parameters: Tensor = self.head(self.torso(observation))
+        return parameters
+
+    def log_prob_and_entropy(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """log pi(action|observation) [B] and the entropy of pi(.|observation) [B]."""
+        parameters = self(observation)
+        return self._log_prob(parameters, action), self._entropy(parameters)
+
+    def _log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
+        if self.log_std is not None:
+            standard = (action - parameters) * (-self.log_std).exp()
+            density = -0.5 * standard.square() - self.log_std - 0.5 * math.log(2 * math.pi)
+            return density.sum(-1)
+        chosen = [
+            logits.log_softmax(-1).gather(-1, choice.unsqueeze(-1)).squeeze(-1)
+            for logits, choice in self._choices(parameters, action)
+        ]
+        return torch.stack(chosen).sum(0)
+
+    def _entropy(self, parameters: Tensor) -> Tensor:
+        if self.log_std is not None:
+            each = self.log_std + 0.5 * math.log(2 * math.pi * math.e)
+            return each.sum().expand(len(parameters))
+        each_choice = [
+            -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1)
+            for logits in parameters.split(self.spec.action_sizes, dim=-1)
+        ]
+        return torch.stack(each_choice).sum(0)
+
+    def _choices(self, parameters: Tensor, action: Tensor) -> list[tuple[Tensor, Tensor]]:
+        logits = parameters.split(self.spec.action_sizes, dim=-1)
+        per_choice = action.reshape(len(action), len(logits))  # [B] and [B, 1] are one choice
+        return list(zip(logits, per_choice.unbind(-1), strict=True))
+
+    def _act(self, observation: Tensor, rng: np.random.Generator | None) -> Acted:
+        parameters = self(observation)
+        action = self._choose(parameters, rng)
+        log_prob = self._log_prob(parameters, action)
+        recorded: Array = action.cpu().numpy()
+        executed = np.clip(recorded, -1, 1) if self.gaussian and self.spec.bounded else recorded
+        return Acted(executed, {"log_prob": log_prob.cpu().numpy(), "policy_action": recorded})
+
+    def _choose(self, parameters: Tensor, rng: np.random.Generator | None) -> Tensor:
+        if self.log_std is not None:
+            if rng is None:
+                return parameters
+            noise = gaussian_noise(parameters.shape, rng, parameters)
+            return parameters + self.log_std.exp() * noise
+        if rng is not None:  # the Gumbel-max trick samples from the softmax
+            gumbel = torch.from_numpy(rng.gumbel(size=parameters.shape).astype(np.float32))
+            parameters = parameters + gumbel.to(parameters.device)
+        choices = torch.stack(
+            [logits.argmax(-1) for logits in parameters.split(self.spec.action_sizes, dim=-1)], -1
+        )
+        return choices.squeeze(-1) if self.spec.action_kind == "discrete" else choices
