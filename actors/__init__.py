@@ -1,0 +1,1 @@
+"""Rollouts: environment, policy and exploration make transitions; evaluation."""

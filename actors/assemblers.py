@@ -64,7 +64,9 @@ class NStep:
             reward += self._gamma**k * step["reward"][copies]
         columns = {name: column[copies] for name, column in first.items()}
         columns["reward"] = reward.astype(np.float32)
-        columns["discount"] = np.where(terminated[copies], 0, self._gamma**length).astype(np.float32)
+        columns["discount"] = np.where(terminated[copies], 0, self._gamma**length).astype(
+            np.float32
+        )
         columns["next_observation"] = last["next_observation"][copies]
         return TransitionBatch.from_columns(columns)
 

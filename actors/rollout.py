@@ -112,7 +112,9 @@ class Rollout:
         if self.env_steps < self._random_steps:
             return self._spec.random_actions(len(observation), self._rng), {}
         acted = self.policy.act(observation, self._rng)
-        return self._exploration.explore(acted.action, self.env_steps, self._rng), dict(acted.extras)
+        return self._exploration.explore(acted.action, self.env_steps, self._rng), dict(
+            acted.extras
+        )
 
     def _end_episodes(self, step: Step, outcomes: list[EpisodeOutcome]) -> None:
         ended = step.boundary & step.valid
@@ -137,7 +139,6 @@ class Rollout:
 
     def state(self) -> dict[str, Any]:
         """Everything needed to go on as if nothing had happened, running episodes included."""
-        records = self._stepper.env.call("episode_record")
         return {
             "env_steps": self.env_steps,
             "policy_version": self.policy_version,
@@ -148,7 +149,7 @@ class Rollout:
             "discounted_return": self._discounted_return,
             "exploration": self._exploration.state(),
             "assembler": self._assembler.state(),
-            "episodes": {str(copy): record for copy, record in enumerate(records)},
+            "episodes": self._episode_records(),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -162,18 +163,27 @@ class Rollout:
         self._assembler.load_state(state["assembler"])
         self._replay_episodes(state)
 
+    def _episode_records(self) -> dict[str, Any]:
+        """What is needed to replay the running episodes; nothing for a foreign vector env."""
+        call = getattr(self._stepper.env, "call", None)
+        records = call("episode_record") if call is not None else ()
+        return {str(copy): record for copy, record in enumerate(records)}
+
     def _replay_episodes(self, state: Mapping[str, Any]) -> None:
-        records = [state["episodes"][str(copy)] for copy in range(self._stepper.copies)]
-        replayed = self._stepper.env.call("replay_episode", records)
-        observation = np.stack([seen for seen, _ in replayed])
-        same = np.array([kept for _, kept in replayed])
-        same &= (observation == state["observation"]).reshape(len(same), -1).all(axis=1)
-        self._observation = observation
+        copies = self._stepper.copies
+        call = getattr(self._stepper.env, "call", None)
+        same = np.zeros(copies, bool)
+        if call is not None and len(state["episodes"]) == copies:
+            records = [state["episodes"][str(copy)] for copy in range(copies)]
+            replayed = call("replay_episode", records)
+            self._observation = np.stack([observation for observation, _ in replayed])
+            kept = np.array([replayable for _, replayable in replayed])
+            equal = self._observation == state["observation"]
+            same = kept & equal.reshape(copies, -1).all(axis=1)
         if not same.all():
+            lost = int((~same).sum())
             logger.warning(
-                "%d of %d running episodes could not be replayed; they begin anew",
-                int((~same).sum()),
-                len(same),
+                "%d of %d running episodes cannot be replayed: they begin anew", lost, copies
             )
             self._assembler.forget(~same)
             self._forget_episodes(~same)

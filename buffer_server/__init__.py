@@ -1,0 +1,1 @@
+"""The replay service: storage, samplers, rate limiter and the table they make."""

@@ -7,12 +7,12 @@ Like Reverb's SampleToInsertRatio (Cassirer et al., 2021), with batches instead 
 stays within [-error_buffer, +error_buffer] from the moment `min_size` items are in. Whoever would
 leave that interval waits for the other side. The table asks `can_...`, waits, then reports.
 
-Both sides can never wait for each other. An insert of b waits only while
-surplus > error_buffer - samples_per_insert * b, a sample of s only while surplus < s - error_buffer.
-`check_insert` and `check_sample` refuse every batch that alone exceeds the error buffer, so the
-first limit is never below 0, the second never above, and no surplus lies beyond both. Before
-min_size the surplus is negative, so an insert never waits. The sums are exact integers: rounding
-cannot open a gap either.
+Both sides can never wait for each other. An insert of b items waits only while
+surplus > error_buffer - samples_per_insert * b, a sample of s items only while
+surplus < s - error_buffer. `check_insert` and `check_sample` refuse every batch that alone exceeds
+the error buffer, so the first limit is never below 0, the second never above, and no surplus lies
+beyond both. Before min_size the surplus is negative, so an insert never waits. The sums are exact
+integers: rounding cannot open a gap either.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class RateLimiter:
             )
 
     def can_insert(self, count: int) -> bool:
-        if self.samples_per_insert is None or self._inserted + count <= self.min_size:
+        if self.samples_per_insert is None:
             return True
         return self._scaled_surplus() + count * self._per_insert <= self._limit
 

@@ -1,0 +1,1 @@
+"""Updates: algorithms and what they share."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -18,25 +19,21 @@ class TwinQ(nn.Module):
     def __init__(self, spec: EnvSpec, hidden_sizes: Sequence[int]) -> None:
         super().__init__()
         sizes = [math.prod(spec.observation_shape) + spec.action_size, *hidden_sizes, 1]
-        self.layers = nn.ModuleList(
-            BatchedLinear(2, inputs, outputs)
-            for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True)
-        )
+        layers = [BatchedLinear(2, *pair) for pair in itertools.pairwise(sizes)]
+        self.hidden, self.head = nn.ModuleList(layers[:-1]), layers[-1]
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
         x = torch.cat([observation, action], dim=-1).expand(2, -1, -1)
-        *hidden, last = self.layers
-        for layer in hidden:
+        for layer in self.hidden:
             x = torch.relu(layer(x))
-        return last(x).squeeze(-1)
+        return self.head(x).squeeze(-1)
 
     def first(self, observation: Tensor, action: Tensor) -> Tensor:
         """Q_1 alone [B]: half the work where the second is not looked at."""
         x = torch.cat([observation, action], dim=-1)
-        *hidden, last = self.layers
-        for layer in hidden:
-            x = torch.relu(torch.addmm(layer.bias[0], x, layer.weight[0]))
-        return torch.addmm(last.bias[0], x, last.weight[0]).squeeze(-1)
+        for layer in self.hidden:
+            x = torch.relu(layer.member(0, x))
+        return self.head.member(0, x).squeeze(-1)
 
 
 class StateValue(nn.Module):

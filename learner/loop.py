@@ -54,9 +54,7 @@ class LearnerLoop:
 
     def run(self, updates: int) -> None:
         for _ in range(updates):
-            sample = self._replay.sample(
-                self._batch_size, timeout_seconds=SAMPLE_TIMEOUT_SECONDS
-            )
+            sample = self._replay.sample(self._batch_size, timeout_seconds=SAMPLE_TIMEOUT_SECONDS)
             result = self.algorithm.update(self.state, sample)
             if self._send_priorities and result.priorities is not None:
                 priorities = np.asarray(result.priorities.cpu())

@@ -1,0 +1,1 @@
+"""Repertory: the nouns every process shares. Python users start at `repertory.api`."""

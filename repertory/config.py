@@ -21,12 +21,18 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, mo
 
 from repertory.errors import UsageError
 from repertory.parts import lookup
-from repertory.settings import PartSettings, Settings, part_field
+from repertory.settings import (
+    ExplorationSettings,
+    PartSettings,
+    SamplerSettings,
+    Settings,
+    part_default,
+)
 
 
 class EnvConfig(Settings):
     id: str  # a Gymnasium id, `module:EnvId-v0`, or `package.module:make_env`
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, Any] = Field(default_factory=dict)
     wrappers: tuple[str, ...] = ()  # `package.module:Wrapper`, innermost first
     reward_function: str | None = None  # `package.module:function`, see envs.RewardFunction
     max_episode_steps: int | None = Field(default=None, ge=1)
@@ -56,7 +62,7 @@ class OffPolicyConfig(LearnerConfig):
     learning_starts: int = Field(default=1000, ge=0)  # environment steps before the first update
     train_every: int = Field(default=1, ge=1)  # environment steps from one burst to the next
     updates_per_step: float = Field(default=1.0, gt=0)  # gradient updates per environment step
-    exploration: part_field("exploration") = "none"  # type: ignore[valid-type]
+    exploration: ExplorationSettings = part_default("none")
 
 
 class OnPolicyConfig(LearnerConfig):
@@ -67,7 +73,7 @@ class OnPolicyConfig(LearnerConfig):
 
 class ReplayConfig(Settings):
     capacity: int = Field(default=1_000_000, ge=1)  # transitions
-    sampler: part_field("sampler") = "uniform"  # type: ignore[valid-type]
+    sampler: SamplerSettings = part_default("uniform")
 
 
 class EvaluationConfig(Settings):
@@ -97,7 +103,9 @@ def _validate_learner(value: Any) -> Any:
 
 class RunConfig(Settings):
     env: EnvConfig
-    learners: dict[str, Annotated[SerializeAsAny[LearnerConfig], BeforeValidator(_validate_learner)]]
+    learners: dict[
+        str, Annotated[SerializeAsAny[LearnerConfig], BeforeValidator(_validate_learner)]
+    ]
     steps: int = Field(default=100_000, ge=1)  # environment steps over all copies
     seed: int = Field(default=0, ge=0, lt=2**32)
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$")
@@ -180,7 +188,7 @@ def _portfolio(algorithms: Sequence[str], from_file: Mapping[str, Any]) -> dict[
     learners = from_file.get("learners")
     if isinstance(learners, dict):
         return {
-            name: settings.get("algorithm", name) if isinstance(settings, dict) else name
+            name: str(settings.get("algorithm", name) if isinstance(settings, dict) else name)
             for name, settings in learners.items()
         }
     raise UsageError("no algorithm: name one with --algo, or in a config file under `learners:`")

@@ -1,12 +1,13 @@
 """The base of every settings object: frozen, validated, unknown keys refused.
 
-A replaceable part (algorithm, exploration, sampler ...) is a class with a nested `Config(Settings)`.
-In another config the part stands as a field annotated with `part_field(kind)`: users write a short name,
-or a mapping with `name` and the part's own settings, and get the part's validated `Config`.
+A replaceable part (algorithm, exploration, sampler ...) is a class with a nested `Config`. Where a
+part stands in another config, users write its short name, or a mapping with `name` and the part's
+own settings; what the field then holds is the part's validated `Config`.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, SerializeAsAny
@@ -25,15 +26,23 @@ class PartSettings(Settings):
     name: str
 
 
-def part_field(kind: PartKind) -> Any:
-    """The annotation of a field that holds a part's settings."""
+def _validate_part(kind: PartKind, value: Any) -> Any:
+    if isinstance(value, PartSettings):
+        return value
+    document = {"name": value} if isinstance(value, str) else value
+    if not isinstance(document, dict) or not isinstance(document.get("name"), str):
+        raise UsageError(f"{value!r} does not name a {kind}: give a name or {{name: ..., ...}}")
+    return lookup(kind, document["name"]).Config.model_validate(document)
 
-    def validate(value: Any) -> Any:
-        if isinstance(value, PartSettings):
-            return value
-        document = {"name": value} if isinstance(value, str) else value
-        if not isinstance(document, dict) or not isinstance(document.get("name"), str):
-            raise UsageError(f"{value!r} does not name a {kind}: give a name or {{name: ..., ...}}")
-        return lookup(kind, document["name"]).Config.model_validate(document)
 
-    return Annotated[SerializeAsAny[PartSettings], BeforeValidator(validate)]
+def part_default(name: str) -> Any:
+    """The default of a part's field: its short name, looked up when the settings are made."""
+    return name
+
+
+ExplorationSettings = Annotated[
+    SerializeAsAny[PartSettings], BeforeValidator(partial(_validate_part, "exploration"))
+]
+SamplerSettings = Annotated[
+    SerializeAsAny[PartSettings], BeforeValidator(partial(_validate_part, "sampler"))
+]

@@ -112,12 +112,11 @@ class EnvSpec:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> EnvSpec:
-        return cls(
-            **{
-                name: tuple(value) if isinstance(value, list) else value
-                for name, value in document.items()
-            }
-        )
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in document.items()
+        }
+        return cls(**values)
 
     @classmethod
     def from_env(cls, env: gym.Env[Any, Any], env_id: str) -> EnvSpec:
@@ -141,6 +140,7 @@ class EnvSpec:
 
 
 def _describe_actions(action: spaces.Space[Any], env_id: str) -> dict[str, Any]:
+    sizes: tuple[int, ...]
     if isinstance(action, spaces.Box) and np.issubdtype(action.dtype, np.floating):
         kind, sizes = "continuous", (int(np.prod(action.shape)),)
         low, high = action.low.ravel(), action.high.ravel()
@@ -157,7 +157,8 @@ def _describe_actions(action: spaces.Space[Any], env_id: str) -> dict[str, Any]:
             f"{env_id}: action space {action} is not supported; "
             "use a float Box, Discrete or MultiDiscrete, or add a wrapper"
         )
-    assert action.shape is not None and action.dtype is not None
+    assert action.shape is not None
+    assert action.dtype is not None
     return {
         "action_kind": kind,
         "action_sizes": sizes,

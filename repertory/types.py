@@ -149,5 +149,3 @@ class Acted:
 
     action: Array  # [B, ...]
     extras: Mapping[str, Array] = field(default_factory=dict)
-
-

@@ -1,0 +1,1 @@
+"""What holds a run together: launcher, run directory, metrics, command line."""

@@ -1,0 +1,1 @@
+"""One sampler, one file."""

@@ -30,7 +30,7 @@ from learner.optimization import (
 from learner.tensors import TensorBatch, to_tensors
 from repertory.config import OffPolicyConfig
 from repertory.policies.greedy_q import GreedyQPolicy
-from repertory.settings import part_field
+from repertory.settings import ExplorationSettings, part_default
 from repertory.specs import EnvSpec
 from repertory.types import Sample, UpdateResult
 
@@ -57,7 +57,7 @@ class DQN:
         random_steps: int = Field(default=0, ge=0)  # epsilon starts at 1 anyway
         train_every: int = Field(default=4, ge=1)
         updates_per_step: float = Field(default=0.25, gt=0)
-        exploration: part_field("exploration") = "epsilon_greedy"
+        exploration: ExplorationSettings = part_default("epsilon_greedy")
         target_network: bool = True
         double: bool = False
         dueling: bool = False

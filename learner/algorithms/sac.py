@@ -1,8 +1,8 @@
 """SAC, Soft Actor-Critic, with a fixed (arXiv 1801.01290) or a learned temperature (1812.05905).
 
-    y       = r + discount (min_i Q'_i(s', a') - alpha log pi(a'|s')),   a' ~ pi(.|s')
+    y = r + discount (min_i Q'_i(s', a') - alpha log pi(a'|s')),  a' ~ pi(.|s')
     critics: minimise sum_i (Q_i(s, a) - y)^2
-    policy:  minimise alpha log pi(a~|s) - min_i Q_i(s, a~),             a~ ~ pi(.|s), reparametrised
+    policy:  minimise alpha log pi(a~|s) - min_i Q_i(s, a~),  a~ ~ pi(.|s), reparametrised
     alpha:   minimise -log_alpha (log pi(a~|s) + target entropy)
 
 The temperature is kept as its logarithm and used as its exponential, so it is positive from the
@@ -30,7 +30,7 @@ from learner.optimization import (
 from learner.tensors import TensorBatch, to_tensors
 from repertory.config import OffPolicyConfig
 from repertory.policies.squashed_gaussian import SquashedGaussianPolicy
-from repertory.settings import part_field
+from repertory.settings import ExplorationSettings, part_default
 from repertory.specs import EnvSpec
 from repertory.types import Sample, UpdateResult
 
@@ -60,7 +60,7 @@ class SAC:
         algorithm: str = "sac"
         random_steps: int = Field(default=10_000, ge=0)
         learning_starts: int = Field(default=10_000, ge=0)
-        exploration: part_field("exploration") = "none"
+        exploration: ExplorationSettings = part_default("none")
         tau: float = Field(default=0.005, gt=0, le=1)
         alpha: float = Field(default=1.0, gt=0)  # the temperature, or where it starts
         learn_alpha: bool = True

@@ -29,7 +29,7 @@ from learner.optimization import (
 from learner.tensors import TensorBatch, to_tensors
 from repertory.config import OffPolicyConfig
 from repertory.policies.deterministic import DeterministicPolicy
-from repertory.settings import part_field
+from repertory.settings import ExplorationSettings, part_default
 from repertory.specs import EnvSpec
 from repertory.types import Sample, UpdateResult
 
@@ -57,7 +57,7 @@ class TD3:
         algorithm: str = "td3"
         random_steps: int = Field(default=25_000, ge=0)
         learning_starts: int = Field(default=25_000, ge=0)
-        exploration: part_field("exploration") = "gaussian"
+        exploration: ExplorationSettings = part_default("gaussian")
         tau: float = Field(default=0.005, gt=0, le=1)  # how far the targets move
         target_noise: float = Field(default=0.2, ge=0)
         target_noise_clip: float = Field(default=0.5, ge=0)

@@ -1,0 +1,1 @@
+"""The networks that both actors and learners need."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -57,7 +58,7 @@ def mlp(
 ) -> nn.Sequential:
     """Linear layers of the given sizes with an activation between them."""
     layers: list[nn.Module] = []
-    for index, (inputs, outputs) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for index, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
         layers.append(nn.Linear(inputs, outputs))
         if activate_last or index < len(sizes) - 2:
             layers.append(activation())
@@ -75,6 +76,10 @@ class BatchedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.baddbmm(self.bias, x, self.weight)
+
+    def member(self, index: int, x: Tensor) -> Tensor:
+        """One of the layers alone: [B, inputs] -> [B, outputs]."""
+        return torch.addmm(self.bias[index], x, self.weight[index])
 
 
 def orthogonal_(module: nn.Module, gain: float) -> None:

@@ -64,7 +64,7 @@ class Normalizer(nn.Module):
         return centred.clamp(-self.CLIP, self.CLIP).to(torch.float32)
 
     def reward(self, reward: Tensor) -> Tensor:
-        """Scaled by the deviation of discounted returns; not centred, which would change the task."""
+        """Divided by the deviation of discounted returns; centring would change the task."""
         moments = self.return_moments
         if moments is None:
             return reward

@@ -69,12 +69,16 @@ class StochasticPolicy(TorchPolicy):
             return each.sum().expand(len(parameters))
         each_choice = [
             -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1)
-            for logits in parameters.split(self.spec.action_sizes, dim=-1)
+            for logits in self._per_choice(parameters)
         ]
         return torch.stack(each_choice).sum(0)
 
+    def _per_choice(self, parameters: Tensor) -> tuple[Tensor, ...]:
+        """The logits of each choice: [B, n0], [B, n1], ..."""
+        return torch.split(parameters, list(self.spec.action_sizes), dim=-1)
+
     def _choices(self, parameters: Tensor, action: Tensor) -> list[tuple[Tensor, Tensor]]:
-        logits = parameters.split(self.spec.action_sizes, dim=-1)
+        logits = self._per_choice(parameters)
         per_choice = action.reshape(len(action), len(logits))  # [B] and [B, 1] are one choice
         return list(zip(logits, per_choice.unbind(-1), strict=True))
 
@@ -95,7 +99,5 @@ class StochasticPolicy(TorchPolicy):
         if rng is not None:  # the Gumbel-max trick samples from the softmax
             gumbel = torch.from_numpy(rng.gumbel(size=parameters.shape).astype(np.float32))
             parameters = parameters + gumbel.to(parameters.device)
-        choices = torch.stack(
-            [logits.argmax(-1) for logits in parameters.split(self.spec.action_sizes, dim=-1)], -1
-        )
+        choices = torch.stack([logits.argmax(-1) for logits in self._per_choice(parameters)], -1)
         return choices.squeeze(-1) if self.spec.action_kind == "discrete" else choices

@@ -1,0 +1,44 @@
+# `make demo` and `make test` do all the set-up on a machine with Python 3.11 and make.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup demo test test-all check format clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $(STAMP)
+
+demo: $(STAMP)
+	rm -rf runs/demo
+	$(BIN)/repertory train CartPole-v1 --algo dqn --local --seed 1 --run-dir runs/demo
+	$(BIN)/repertory eval runs/demo --policy best --episodes 20
+	$(BIN)/repertory play runs/demo --gif runs/demo/videos/best.gif
+	$(BIN)/repertory plot runs/demo --out runs/demo/curve.png
+
+# Two workers, one torch thread each: the suite is made for two cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+test: $(STAMP)
+	$(PYTEST) -m "not slow"
+
+test-all: $(STAMP)
+	$(PYTEST)
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

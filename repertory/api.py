@@ -1,0 +1,107 @@
+"""The front door for Python users: the same as the command line, in scripts and notebooks.
+
+    from repertory.api import train, evaluate, load_policy
+
+    result = train("CartPole-v1", "dqn", steps=50_000, seed=1)
+    print(evaluate(result.run_dir).mean_return)
+    action = load_policy(result.run_dir).act(observation)
+
+Alone on the floor, this module imports what stands above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from repertory.config import resolve
+from repertory.policies.card import PolicyCard
+from repertory.protocols import Callback
+from repertory.types import Array
+from services import launcher
+from services.export import load_export
+from services.local_run import RunResult
+from services.progress import Reporter, Silent, reporter_for
+from services.run_policy import Evaluation, evaluate_run, load_card
+
+__all__ = ["Evaluation", "LoadedPolicy", "RunResult", "evaluate", "load_policy", "resume", "train"]
+
+
+def train(
+    env: str | None = None,
+    algo: str | Sequence[str] = (),
+    *,
+    steps: int | None = None,
+    seed: int | None = None,
+    run_dir: str | Path | None = None,
+    config: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = True,
+    overwrite: bool = False,
+) -> RunResult:
+    """Trains in this process; `settings` are dotted keys, as `--set` takes them."""
+    overrides = dict(settings or {})
+    overrides |= {key: v for key, v in (("steps", steps), ("seed", seed)) if v is not None}
+    algorithms = algo.split(",") if isinstance(algo, str) and algo else list(algo)
+    resolved = resolve(
+        env, algorithms, file=None if config is None else Path(config), overrides=overrides
+    )
+    return launcher.train(
+        resolved,
+        launcher.default_run_dir(resolved) if run_dir is None else Path(run_dir),
+        _reporter(progress),
+        callbacks=callbacks,
+        overwrite=overwrite,
+    )
+
+
+def resume(
+    run_dir: str | Path,
+    *,
+    steps: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = True,
+) -> RunResult:
+    return launcher.resume(Path(run_dir), _reporter(progress), steps=steps, callbacks=callbacks)
+
+
+def evaluate(
+    run_dir: str | Path, policy: str = "best", *, episodes: int = 10, seed: int | None = None
+) -> Evaluation:
+    return evaluate_run(Path(run_dir), policy, episodes, seed)
+
+
+def load_policy(path: str | Path, policy: str = "best") -> LoadedPolicy:
+    """A policy of a run, or of a folder written by `repertory export`."""
+    path = Path(path)
+    exported = (path / "policy.json").exists()
+    return LoadedPolicy(load_export(path) if exported else load_card(path, policy))
+
+
+class LoadedPolicy:
+    """Acts on the environment's own observations, in the environment's own actions."""
+
+    def __init__(self, card: PolicyCard) -> None:
+        self.card = card
+        self._policy = card.build()
+
+    def act(self, observation: Any, rng: np.random.Generator | None = None) -> Array:
+        """The action for one observation or a batch of them; with a generator, a sampled one.
+
+        Observations are as `repertory.envs.make_env` gives them: for Box vectors, unchanged.
+        """
+        spec = self.card.spec
+        batch = np.asarray(observation, spec.observation_dtype)
+        single = batch.shape == spec.observation_shape
+        acted = self._policy.act(batch[None] if single else batch, rng)
+        action = spec.to_env_action(acted.action)
+        return action[0] if single else action
+
+
+def _reporter(progress: bool) -> Reporter:
+    return reporter_for(Console(stderr=True)) if progress else Silent()

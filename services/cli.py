@@ -1,0 +1,329 @@
+"""The command line: `repertory train | eval | play | resume | plot | export | ...`.
+
+Heavy imports wait inside the commands, so that `--help` answers at once. Errors are one sentence on
+standard error; exit code 2 means the call was wrong, 1 that something failed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+from tyro.conf import Positional, UseAppendAction, arg
+
+from repertory.errors import RepertoryError, UsageError
+
+if TYPE_CHECKING:
+    from services.local_run import RunResult
+    from services.progress import Reporter
+
+app = tyro.extras.SubcommandApp()
+
+
+@app.command
+def train(
+    env: Annotated[Positional[str | None], arg(metavar="ENV")] = None,
+    /,
+    algo: Annotated[str | None, arg(metavar="NAME[,NAME]")] = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    envs_per_actor: int | None = None,
+    device: str | None = None,
+    run_dir: Path | None = None,
+    config: Path | None = None,
+    set_: Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="KEY=VALUE")] = (),
+    local: bool = False,
+    dry_run: bool = False,
+    overwrite: bool = False,
+) -> None:
+    """Train on an environment.
+
+    Args:
+        env: A Gymnasium id, module:EnvId-v0, or package.module:make_env.
+        algo: The algorithm: td3, sac, dqn, ppo, or package.module:Name.
+            Default: sac for continuous actions, ppo for the others.
+        steps: Environment steps over all copies.
+        seed: Of everything random; --local runs with one seed are equal to the bit.
+        envs_per_actor: Copies of the environment stepped side by side.
+        device: auto, cpu, cuda, cuda:N or mps.
+        run_dir: Where everything goes; default runs/ENV_ALGO_SEED_TIME.
+        config: A YAML file of settings.
+        set_: One setting by its dotted name, as learner.lr=1e-3. May be repeated.
+        local: Everything in one process, reproducible to the bit.
+        dry_run: Check everything, print the resolved settings, start nothing.
+        overwrite: Replace a run that is already in the run directory.
+    """
+    from repertory.config import parse_assignment, read_yaml, resolve
+    from services import launcher
+
+    overrides = dict(parse_assignment(text) for text in set_)
+    flags = {
+        "steps": steps,
+        "seed": seed,
+        "env.copies": envs_per_actor,
+        "device": device,
+    }
+    overrides |= {key: value for key, value in flags.items() if value is not None}
+    algorithms = algo.split(",") if algo else []
+    if not algorithms and "learners" not in (read_yaml(config) if config else {}):
+        algorithms = [_fitting_algorithm(env, config, overrides)]
+    resolved = resolve(env, algorithms, file=config, overrides=overrides)
+    spec = launcher.check(resolved)
+    run_dir = run_dir or launcher.default_run_dir(resolved)
+    if dry_run:
+        print(resolved.to_yaml(), end="")
+        print(f"# {spec.env_id}: {spec.observation_kind} observations {spec.observation_shape},")
+        print(f"# {spec.action_kind} actions {spec.action_sizes}; would train in {run_dir}")
+        return
+    if not local:
+        raise UsageError("this version trains in one process: add --local")
+    result = launcher.train(resolved, run_dir, _reporter(), overwrite=overwrite)
+    _summarise(result)
+
+
+@app.command
+def resume(run: Positional[Path], /, steps: int | None = None) -> None:
+    """Go on with a run from its newest whole checkpoint.
+
+    Args:
+        run: The run directory.
+        steps: A new total of environment steps; default: as planned.
+    """
+    from services import launcher
+
+    _summarise(launcher.resume(run, _reporter(), steps=steps))
+
+
+@app.command(name="eval")
+def evaluate(
+    run: Positional[Path],
+    /,
+    policy: str = "best",
+    episodes: int = 10,
+    seed: int | None = None,
+    json_: Annotated[bool, arg(name="json")] = False,
+) -> None:
+    """Play whole episodes without exploration and report the returns.
+
+    Args:
+        run: The run directory.
+        policy: best (by evaluated mean), last, or a learner's name.
+        episodes: How many episodes.
+        seed: Of the episodes; default: derived from the run's.
+        json_: Print one JSON object.
+    """
+    from services.run_policy import evaluate_run
+
+    if episodes < 1:
+        raise UsageError(f"--episodes {episodes} is refused: give at least 1")
+    result = evaluate_run(run, policy, episodes, seed)
+    if json_:
+        print(json.dumps(result.to_json()))
+        return
+    low, high = result.interval
+    print(f"{policy} policy of {run} on {result.env}, trained for {result.env_steps} steps")
+    print(f"return over {episodes} episodes: {result.mean_return:.1f} +- {result.std_return:.1f}")
+    print(f"95 % interval of the mean: {low:.1f} to {high:.1f}; IQM {result.iqm_return:.1f}")
+
+
+@app.command
+def play(
+    run: Positional[Path],
+    /,
+    policy: str = "best",
+    gif: Path | None = None,
+    mp4: Path | None = None,
+    window: bool = False,
+    episodes: int = 1,
+    seed: int = 0,
+) -> None:
+    """Show a trained policy, as a GIF, an MP4 or in a window.
+
+    Args:
+        run: The run directory.
+        policy: best (by evaluated mean), last, or a learner's name.
+        gif: Write a GIF; default when nothing is chosen: videos/POLICY.gif of the run.
+        mp4: Write an MP4.
+        window: Open a window; needs a screen.
+        episodes: How many episodes.
+        seed: Of the episodes.
+    """
+    from services.run_policy import load_card
+    from services.video import record, show
+
+    card = load_card(run, policy)
+    if window:
+        returns = show(card, episodes=episodes, seed=seed)
+        print(f"returns: {', '.join(f'{value:.1f}' for value in returns)}")
+        return
+    if gif is None and mp4 is None:
+        gif = run / "videos" / f"{policy}.gif"
+    for path in (gif, mp4):
+        if path is not None:
+            returns = record(card, path, episodes=episodes, seed=seed)
+            print(f"{path}: returns {', '.join(f'{value:.1f}' for value in returns)}")
+
+
+@app.command
+def plot(runs: Positional[tuple[Path, ...]], /, out: Path = Path("curves.png")) -> None:
+    """Draw learning curves; runs that differ in their seed alone become one curve with a band.
+
+    Args:
+        runs: Run directories.
+        out: A .png, .svg or .html file; for a .png, an .html is written beside it.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from services.plotting import curves, write_plot
+
+    if not runs:
+        raise UsageError("nothing to plot: name one or more run directories")
+    drawn = curves(runs)
+    outputs = [out, out.with_suffix(".html")] if out.suffix == ".png" else [out]
+    for path in outputs:
+        write_plot(drawn, path)
+    table = Table("curve", "runs", "steps", "last mean", "95 % interval", "last IQM")
+    for curve in drawn:
+        low, high = curve.final_interval
+        table.add_row(
+            curve.label, str(curve.runs), str(curve.steps[-1]), f"{curve.mean[-1]:.1f}",
+            f"{low:.1f} to {high:.1f}", f"{curve.final_iqm:.1f}",
+        )  # fmt: skip
+    Console().print(table)
+    print("wrote " + " and ".join(str(path) for path in outputs))
+
+
+@app.command
+def export(
+    run: Positional[Path],
+    /,
+    policy: str = "best",
+    format: Literal["safetensors"] = "safetensors",
+    out: Path | None = None,
+) -> None:
+    """Take a policy out of a run: weights as safetensors, everything else as a JSON card.
+
+    Args:
+        run: The run directory.
+        policy: best (by evaluated mean), last, or a learner's name.
+        format: The file format of the weights.
+        out: The folder to write; default: export/ in the run directory.
+    """
+    from services.export import export_safetensors
+
+    for path in export_safetensors(run, policy, out or run / "export"):
+        print(path)
+
+
+@app.command
+def algorithms() -> None:
+    """List the algorithms: what data they learn from, and where they fit."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from repertory.parts import SHORT_NAMES, lookup
+
+    table = Table("name", "data", "actions", "observations", "paper")
+    for name in sorted(SHORT_NAMES["algorithm"]):
+        algorithm = lookup("algorithm", name)
+        table.add_row(
+            name,
+            algorithm.data.replace("_", "-"),
+            ", ".join(sorted(algorithm.action_kinds)).replace("_", "-"),
+            ", ".join(sorted(algorithm.observation_kinds)),
+            algorithm.paper,
+        )
+    Console().print(table)
+
+
+@app.command
+def describe(env: Positional[str], /) -> None:
+    """Describe an environment: spaces, limits, and which algorithms fit.
+
+    Args:
+        env: A Gymnasium id, module:EnvId-v0, or package.module:make_env.
+    """
+    from rich.console import Console
+
+    from services.describe import description
+
+    Console().print(description(env))
+
+
+@app.command
+def doctor() -> None:
+    """Look over this machine and say what is missing."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from services.doctor import examine
+
+    findings = examine()
+    table = Table("", "what", "found")
+    for finding in findings:
+        mark = "[green]ok" if finding.ok else "[red]no" if finding.required else "[yellow]no"
+        table.add_row(mark, finding.topic, finding.detail)
+    Console().print(table)
+    if any(finding.required and not finding.ok for finding in findings):
+        raise RepertoryError("something that training needs is missing: see the table above")
+
+
+def _fitting_algorithm(env: str | None, config: Path | None, overrides: dict[str, object]) -> str:
+    from repertory.config import resolve
+    from repertory.envs import probe
+    from services.fit import default_algorithm
+
+    env_settings = {key: value for key, value in overrides.items() if key.startswith("env.")}
+    # The environment's own settings are the same whatever the algorithm; ppo fits all of them.
+    return default_algorithm(probe(resolve(env, ["ppo"], file=config, overrides=env_settings).env))
+
+
+def _reporter() -> Reporter:
+    from rich.console import Console
+
+    from services.progress import reporter_for
+
+    return reporter_for(Console())
+
+
+def _summarise(result: RunResult) -> None:
+    run_dir = result.run_dir
+    if result.stopped_by is None:
+        print(f"finished: {result.env_steps} steps, {result.updates} updates")
+    else:
+        print(f"stopped by {result.stopped_by} at step {result.env_steps}; go on with:")
+        print(f"  repertory resume {run_dir}")
+    if result.best_mean_return is not None and result.last_mean_return is not None:
+        print(
+            f"evaluated return: last {result.last_mean_return:.1f}, "
+            f"best {result.best_mean_return:.1f}"
+        )
+    print(f"config       {run_dir / 'config.yaml'}")
+    print(f"metrics      {run_dir / 'metrics.jsonl'}, tensorboard --logdir {run_dir}")
+    print(f"checkpoints  {run_dir / 'checkpoints'}")
+    print(f"next         repertory play {run_dir}; repertory plot {run_dir}")
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        app.cli(
+            prog="repertory",
+            description="Distributed reinforcement learning: many algorithms, one environment.",
+            config=(tyro.conf.FlagCreatePairsOff,),
+        )
+    except RepertoryError as error:
+        print(f"repertory: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("repertory: interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Which algorithm fits which environment, said before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from repertory.config import LearnerConfig, ReplayConfig
+from repertory.errors import UsageError
+from repertory.parts import SHORT_NAMES, lookup
+from repertory.specs import EnvSpec
+
+
+def misfit(algorithm: Any, spec: EnvSpec) -> str | None:
+    """Why this algorithm cannot learn this environment, or None where it can."""
+    if spec.action_kind not in algorithm.action_kinds:
+        wanted = " or ".join(sorted(algorithm.action_kinds))
+        return f"it needs {wanted} actions, {spec.env_id} has {spec.action_kind} ones"
+    if spec.observation_kind not in algorithm.observation_kinds:
+        wanted = " or ".join(sorted(algorithm.observation_kinds))
+        return f"it needs {wanted} observations, those of {spec.env_id} are {spec.observation_kind}"
+    if algorithm.needs_bounds and not spec.bounded:
+        return f"it needs bounded actions, those of {spec.env_id} have no finite bounds"
+    return None
+
+
+def fitting_algorithms(spec: EnvSpec) -> list[str]:
+    return [
+        name
+        for name in sorted(SHORT_NAMES["algorithm"])
+        if misfit(lookup("algorithm", name), spec) is None
+    ]
+
+
+def check_fit(config: LearnerConfig, replay: ReplayConfig, spec: EnvSpec) -> None:
+    algorithm = lookup("algorithm", config.algorithm)
+    reason = misfit(algorithm, spec)
+    if reason is not None:
+        fitting = ", ".join(fitting_algorithms(spec)) or "none of ours"
+        raise UsageError(f"{config.algorithm} does not fit: {reason}; what fits is {fitting}")
+    if replay.sampler.name == "fifo" and algorithm.data == "off_policy":
+        raise UsageError(
+            f"replay.sampler = fifo is refused: {config.algorithm} samples experience many times; "
+            "use uniform or prioritized"
+        )
+
+
+def default_algorithm(spec: EnvSpec) -> str:
+    """What to use where nothing was asked for."""
+    return "sac" if spec.action_kind == "continuous" and spec.bounded else "ppo"
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is a GPU where there is one; a device that is asked for must be there."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    available: dict[str, Callable[[], bool]] = {
+        "cuda": torch.cuda.is_available,
+        "mps": torch.backends.mps.is_available,
+    }
+    kind, _, index = name.partition(":")
+    if kind in available and not available[kind]():
+        raise UsageError(f"device = {name} is refused: torch finds no {kind} here; use auto or cpu")
+    if index and int(index) >= torch.cuda.device_count():
+        raise UsageError(
+            f"device = {name} is refused: torch finds {torch.cuda.device_count()} GPUs here"
+        )
+    return torch.device(name)

@@ -1,0 +1,446 @@
+"""One iteration of PPO against the NumPy reference, for every kind of action and both modes.
+
+Both sides run in float64 (where not said otherwise); the tolerance is in `reference.from_torch`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from reference.from_torch import (
+    assert_all_close,
+    assert_close,
+    double_precision,
+    linear_gradients,
+    linear_parameters,
+    mlp_of,
+    scramble,
+    snapshot,
+)
+from reference.ppo import (
+    CategoricalsReference,
+    Distribution,
+    GaussianReference,
+    PpoReference,
+    Segments,
+)
+from reference.samples import (
+    as_sample,
+    continuous_spec,
+    discrete_spec,
+    multi_discrete_spec,
+    segments,
+)
+
+from learner.algorithms.ppo import PPO, Experience, State, policy_loss, value_loss
+from repertory.policies.stochastic import StochasticPolicy
+from repertory.specs import EnvSpec
+
+SEED, ROWS, STEPS = 7, 3, 9
+SIZE = ROWS * STEPS
+CPU = torch.device("cpu")
+SPECS = {
+    "continuous": continuous_spec(2),
+    "discrete": discrete_spec(4),
+    "multi_discrete": multi_discrete_spec((3, 2)),
+}
+SWITCHES = {
+    "defaults": {},
+    "entropy bonus": {"entropy_coefficient": 0.3},
+    "advantage as it is": {"normalize_advantage": False},
+    "gradients not clipped": {"max_grad_norm": None},
+    "gradients clipped hard": {"max_grad_norm": 0.01},
+    "narrow clip, short lambda": {"clip": 0.05, "gae_lambda": 0.5},
+    "heavy value loss": {"value_coefficient": 3.0, "value_lr": 0.03},
+}
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with double_precision():
+        yield
+
+
+def distribution_of(policy: StochasticPolicy) -> Distribution:
+    network = mlp_of(policy, "tanh")
+    if policy.log_std is None:
+        return CategoricalsReference(network, policy.spec.action_sizes)
+    return GaussianReference(network, policy.log_std.detach().numpy().copy())
+
+
+def make(spec: EnvSpec, **switches: object) -> tuple[PPO, State, PpoReference]:
+    config = PPO.Config(hidden_sizes=(8, 7), **({"lr": 1e-2} | switches))
+    algorithm = PPO(config, device=CPU, seed=SEED)
+    state = algorithm.initial_state(spec)
+    scramble(state.policy, seed=0)
+    scramble(state.value, seed=1)
+    reference = PpoReference(
+        policy=distribution_of(state.policy),
+        value=mlp_of(state.value, "tanh"),
+        clip=config.clip,
+        gae_lambda=config.gae_lambda,
+        lr=config.lr,
+        entropy_coefficient=config.entropy_coefficient,
+        normalize_advantage=config.normalize_advantage,
+        max_grad_norm=config.max_grad_norm,
+        value_coefficient=config.value_coefficient,
+        value_lr=config.value_lr,
+        target_kl=config.target_kl,
+    )
+    return algorithm, state, reference
+
+
+def segments_of(reference: PpoReference, spec: EnvSpec, seed: int = 0, drift: float = 0.3):
+    return segments(spec, reference.policy, ROWS, STEPS, seed, drift=drift)
+
+
+def policy_parameters(policy: StochasticPolicy) -> list[np.ndarray]:
+    free = [] if policy.log_std is None else [policy.log_std.detach().numpy()]
+    return [*linear_parameters(policy), *free]
+
+
+def policy_gradients(policy: StochasticPolicy) -> list[np.ndarray]:
+    free = [] if policy.log_std is None else [policy.log_std.grad.numpy()]
+    return [*linear_gradients(policy), *free]
+
+
+def same_shuffles(epochs: int, batch_size: int, generator: torch.Generator):
+    """The learner's minibatches: one permutation for each epoch, cut into pieces."""
+    return [
+        [index.numpy() for index in torch.randperm(SIZE, generator=generator).split(batch_size)]
+        for _ in range(epochs)
+    ]
+
+
+def assert_same_parameters(state: State, reference: PpoReference) -> None:
+    assert_all_close(policy_parameters(state.policy), reference.policy.parameters, "policy")
+    assert_all_close(linear_parameters(state.value), reference.value.parameters, "value")
+
+
+@pytest.mark.parametrize("batch_size", [SIZE, 5])  # one minibatch, and several with a short last
+@pytest.mark.parametrize("switches", SWITCHES.values(), ids=SWITCHES)
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_minibatch_iterations_equal_the_reference(
+    spec: EnvSpec, switches: dict[str, object], batch_size: int
+) -> None:
+    algorithm, state, reference = make(spec, epochs=2, batch_size=batch_size, **switches)
+    generator = torch.Generator().manual_seed(SEED)
+    for iteration in range(2):
+        columns = segments_of(reference, spec, iteration)
+        metrics = algorithm.update(state, as_sample(columns)).metrics
+        stopped = reference.minibatches(columns, same_shuffles(2, batch_size, generator))
+
+        assert metrics["stop_iteration"] == stopped == 2
+        assert_close(metrics["policy_loss"], reference.policy_losses[-1], "policy loss")
+        assert_close(metrics["value_loss"], reference.value_losses[-1], "value loss")
+        assert_close(metrics["kl"], reference.kls[-1], "KL")
+        assert_close(metrics["grad_norm"], reference.last_norm, "norm of both gradients")
+        assert_all_close(
+            policy_gradients(state.policy) + linear_gradients(state.value),
+            reference.last_gradients,
+            "last gradient",
+        )
+        assert_same_parameters(state, reference)
+
+
+@pytest.mark.parametrize("switches", SWITCHES.values(), ids=SWITCHES)
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_full_batch_iterations_equal_the_reference(
+    spec: EnvSpec, switches: dict[str, object]
+) -> None:
+    algorithm, state, reference = make(
+        spec, mode="full_batch", policy_steps=3, value_steps=2, target_kl=10.0, **switches
+    )
+    for iteration in range(2):
+        columns = segments_of(reference, spec, iteration)
+        value_target = reference.flatten(columns)[-1]
+        metrics = algorithm.update(state, as_sample(columns)).metrics
+        reference.policy_losses.clear()
+        reference.value_losses.clear()
+        assert reference.full_batch(columns, policy_steps=3, value_steps=2) == 3
+
+        assert metrics["stop_iteration"] == 3
+        policy_losses, value_losses = reference.policy_losses, reference.value_losses
+        assert_close(metrics["policy_loss"], policy_losses[-1], "policy loss")
+        assert_close(metrics["value_loss"], value_losses[-1], "value loss")
+        assert_close(metrics["kl"], reference.kls[-1], "KL")
+        # The loss with its entropy bonus went into the first number of the difference, see below.
+        if algorithm.config.entropy_coefficient == 0:
+            change = policy_losses[-1] - policy_losses[0]
+            assert_close(metrics["policy_loss_change"], change, "policy loss change")
+        assert_close(
+            metrics["value_loss_change"], value_losses[-1] - value_losses[0], "value loss change"
+        )
+        assert_same_parameters(state, reference)
+        flat = columns.observation.reshape(SIZE, -1)
+        residual = value_target - reference.value(flat)[:, 0]
+        explained = 1 - residual.var(ddof=1) / value_target.var(ddof=1)
+        # Ours guards the division with 1e-8, some 1e-8 relative at a variance of about one.
+        assert float(metrics["explained_variance"]) == pytest.approx(explained, abs=1e-7)
+
+
+def test_policy_loss_change_compares_like_with_like() -> None:
+    """The surrogate before and after, with no entropy bonus in one of the two alone."""
+    spec = SPECS["discrete"]
+    algorithm, state, reference = make(
+        spec, mode="full_batch", policy_steps=1, value_steps=1, entropy_coefficient=0.3
+    )
+    columns = segments_of(reference, spec, drift=0.0)
+    metrics = algorithm.update(state, as_sample(columns)).metrics
+    assert float(metrics["policy_loss_change"]) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_example_is_clipped_on_both_sides_and_not_everywhere() -> None:
+    """Otherwise the equalities above would not see a wrong clip."""
+    spec = SPECS["continuous"]
+    _, _, reference = make(spec)
+    columns = segments_of(reference, spec)
+    observation, action, old, advantage, _ = reference.flatten(columns)
+    ratio = np.exp(reference.policy.log_prob(observation, action) - old)
+    for good in (True, False):
+        chosen = ratio[(advantage > advantage.mean()) == good]
+        assert (chosen > 1.2).any()
+        assert (chosen < 0.8).any()
+        assert (np.abs(chosen - 1) < 0.2).any()
+
+
+def experience_of(
+    reference: PpoReference, columns: Segments, *, log_ratio: float = 0.0, sign: float | None = None
+) -> Experience:
+    """The segments as the update sees them, with every log ratio set; `sign`: all A alike."""
+    observation, action, _, advantage, value_target = reference.flatten(columns)
+    old = reference.policy.log_prob(observation, action) - log_ratio
+    if sign is not None:
+        advantage = sign * np.abs(advantage)
+    return Experience(
+        *(torch.from_numpy(x) for x in (observation, action, old, advantage, value_target))
+    )
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_first_gradient_is_the_vanilla_policy_gradient(spec: EnvSpec) -> None:
+    """-1/N sum A grad log pi(a|s), where the policy is still the one that acted."""
+    algorithm, state, reference = make(spec, normalize_advantage=False)
+    columns = segments_of(reference, spec, drift=0.0)
+    experience = experience_of(reference, columns)
+    policy_loss(state.policy, experience, algorithm.config)[0].backward()
+
+    observation, action, _, advantage, _ = reference.flatten(columns)
+    expected = reference.policy.backward(observation, action, -advantage / SIZE, np.zeros(SIZE))
+    gradients = policy_gradients(state.policy)
+    assert_all_close(gradients, expected)
+    assert all((gradient != 0).any() for gradient in gradients)
+
+
+def test_mean_of_the_gaussian_gets_a_score_function_gradient() -> None:
+    """An action sampled with reparametrisation would move with the mean, and this would be zero."""
+    spec = SPECS["continuous"]
+    algorithm, state, reference = make(spec, normalize_advantage=False)
+    experience = experience_of(reference, segments_of(reference, spec, drift=0.0))
+    policy_loss(state.policy, experience, algorithm.config)[0].backward()
+    # d log pi/dm = (a - m) / std^2, and the head's bias is the mean's own offset.
+    mean, std = state.policy(experience.observation), state.policy.log_std.exp()
+    score = (experience.action - mean) / std**2
+    expected = -(experience.advantage[:, None] * score).mean(0)
+    assert_close(state.policy.head.bias.grad, expected.detach().numpy())
+    assert (state.policy.head.bias.grad != 0).all()
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+@pytest.mark.parametrize(
+    ("log_ratio", "sign", "vanishes"),
+    [(0.5, 1.0, True), (-0.5, -1.0, True), (0.5, -1.0, False), (-0.5, 1.0, False)],
+)
+def test_gradient_vanishes_exactly_where_the_clip_is_the_smaller(
+    spec: EnvSpec, log_ratio: float, sign: float, vanishes: bool
+) -> None:
+    algorithm, state, reference = make(spec, normalize_advantage=False)
+    experience = experience_of(
+        reference, segments_of(reference, spec), log_ratio=log_ratio, sign=sign
+    )
+    loss, metrics = policy_loss(state.policy, experience, algorithm.config)
+    loss.backward()
+    gradients = policy_gradients(state.policy)
+    assert all((gradient == 0).all() for gradient in gradients) == vanishes
+    assert float(metrics["clip_fraction"]) == 1.0
+
+
+def test_entropy_bonus_alone_raises_the_entropy() -> None:
+    for spec in SPECS.values():
+        algorithm, state, reference = make(
+            spec, mode="full_batch", policy_steps=2, value_steps=1, entropy_coefficient=1.0
+        )
+        columns = segments_of(reference, spec, drift=0.0)
+        silent = dataclasses.replace(
+            columns, reward=0 * columns.reward, discount=0 * columns.discount
+        )
+        with torch.no_grad():
+            for parameter in state.value.parameters():
+                parameter.zero_()
+        before = float(reference.policy.entropy(columns.observation.reshape(SIZE, -1)).mean())
+        metrics = algorithm.update(state, as_sample(silent)).metrics
+        assert float(metrics["entropy"]) > before
+
+
+@pytest.mark.parametrize("target_kl", [None, 0.003])
+def test_full_batch_stops_at_one_and_a_half_times_the_target_kl(target_kl: float | None) -> None:
+    spec = SPECS["continuous"]
+    algorithm, state, reference = make(
+        spec, mode="full_batch", lr=1e-3, policy_steps=80, value_steps=1, target_kl=target_kl
+    )
+    columns = segments_of(reference, spec, drift=0.0)
+    metrics = algorithm.update(state, as_sample(columns)).metrics
+    stopped = reference.full_batch(columns, policy_steps=80, value_steps=1)
+
+    limit = 1.5 * (target_kl or 0.01)
+    assert 1 < stopped < 80
+    assert metrics["stop_iteration"] == stopped
+    assert float(metrics["kl"]) > limit >= max(reference.kls[:-1])
+    assert_same_parameters(state, reference)
+
+
+def test_minibatch_stops_at_one_and_a_half_times_the_target_kl() -> None:
+    spec = SPECS["continuous"]
+    algorithm, state, reference = make(spec, lr=1e-3, epochs=50, batch_size=9, target_kl=0.01)
+    columns = segments_of(reference, spec, drift=0.0)
+    metrics = algorithm.update(state, as_sample(columns)).metrics
+    shuffles = same_shuffles(50, 9, torch.Generator().manual_seed(SEED))
+    stopped = reference.minibatches(columns, shuffles)
+
+    assert 0 < stopped < 50
+    assert metrics["stop_iteration"] == stopped
+    assert float(metrics["kl"]) > 1.5 * 0.01
+    assert_same_parameters(state, reference)
+
+
+@pytest.mark.parametrize("mode", ["minibatch", "full_batch"])
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_constant_rewards_stay_finite(spec: EnvSpec, mode: str) -> None:
+    """All advantages equal: their deviation is exactly 0, and the policy has nothing to learn."""
+    algorithm, state, reference = make(spec, mode=mode, epochs=2, batch_size=9)
+    with torch.no_grad():
+        for parameter in state.value.parameters():
+            parameter.zero_()
+    columns = segments_of(reference, spec, drift=0.0)
+    constant = dataclasses.replace(
+        columns, reward=np.ones_like(columns.reward), discount=np.zeros_like(columns.discount)
+    )
+    before = snapshot(state.policy)
+    metrics = algorithm.update(state, as_sample(constant)).metrics
+    assert all(np.isfinite(float(value)) for value in metrics.values())
+    for left, right in zip(snapshot(state.policy), before, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_last_minibatch_of_a_single_step_stays_finite() -> None:
+    """The deviation of one advantage is not a number; it is used as it is."""
+    spec = SPECS["discrete"]
+    algorithm, state, reference = make(spec, epochs=1, batch_size=SIZE - 1)
+    columns = segments_of(reference, spec)
+    algorithm.update(state, as_sample(columns))
+    generator = torch.Generator().manual_seed(SEED)
+    reference.minibatches(columns, same_shuffles(1, SIZE - 1, generator))
+    assert_same_parameters(state, reference)
+
+
+def test_shapes_never_broadcast() -> None:
+    spec = SPECS["discrete"]
+    algorithm, state, reference = make(spec)
+    experience = experience_of(reference, segments_of(reference, spec))
+    assert state.value(experience.observation).shape == (SIZE,)
+    with pytest.raises(AssertionError):
+        policy_loss(
+            state.policy,
+            dataclasses.replace(experience, advantage=experience.advantage[:, None]),
+            algorithm.config,
+        )
+    with pytest.raises(AssertionError):
+        value_loss(
+            state.value,
+            dataclasses.replace(experience, value_target=experience.value_target[:, None]),
+        )
+
+
+def test_value_step_of_full_batch_mode_leaves_the_policy_alone() -> None:
+    spec = SPECS["continuous"]
+    algorithm, state, reference = make(
+        spec, mode="full_batch", lr=0.0, policy_steps=1, value_steps=5
+    )
+    before, value_before = snapshot(state.policy), snapshot(state.value)
+    algorithm.update(state, as_sample(segments_of(reference, spec)))
+    for left, right in zip(snapshot(state.policy), before, strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert all((a != b).any() for a, b in zip(snapshot(state.value), value_before, strict=True))
+
+
+def played(state: State, spec: EnvSpec, seed: int) -> Segments:
+    """Segments that the policy itself acted in, through `act`, as an actor records them."""
+    rng = np.random.default_rng(seed)
+    shape = (ROWS, STEPS, *spec.observation_shape)
+    observation = rng.normal(loc=3.0, scale=5.0, size=shape).astype(np.float32)
+    acted = [state.policy.act(observation[:, t], rng) for t in range(STEPS)]
+    return Segments(
+        observation=observation,
+        next_observation=rng.normal(loc=3.0, scale=5.0, size=shape).astype(np.float32),
+        action=np.stack([a.extras["policy_action"] for a in acted], axis=1),
+        log_prob=np.stack([a.extras["log_prob"] for a in acted], axis=1),
+        reward=rng.normal(size=(ROWS, STEPS)).astype(np.float32),
+        discount=np.full((ROWS, STEPS), 0.9, np.float32),
+        boundary=np.zeros((ROWS, STEPS), bool),
+    )
+
+
+@pytest.mark.parametrize("normalize_reward", [False, True])
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_ratio_is_one_at_the_first_step_with_normalisation_on(
+    spec: EnvSpec, normalize_reward: bool
+) -> None:
+    """Statistics must not move between acting and the likelihood ratio, whatever iteration it is.
+
+    Float32, as in a run. Acting went row by row and the update over all rows at once, so the log
+    densities may differ in their last bit: 1e-6 for each, and the estimate of the KL divergence is
+    quadratic in it.
+    """
+    torch.set_default_dtype(torch.float32)
+    algorithm = PPO(
+        PPO.Config(
+            hidden_sizes=(8, 7),
+            normalize_observation=True,
+            normalize_reward=normalize_reward,
+            mode="full_batch",
+            policy_steps=1,  # the metrics are then those before the first step
+            lr=1e-2,
+        ),
+        device=CPU,
+        seed=SEED,
+    )
+    state = algorithm.initial_state(spec)
+    scramble(state.policy, seed=0)
+    for iteration in range(3):
+        columns = played(state, spec, iteration)
+        returns = np.random.default_rng(iteration).normal(scale=4.0, size=(ROWS, STEPS))
+        sample = as_sample(columns, {"discounted_return": returns.astype(np.float32)})
+        metrics = algorithm.update(state, sample).metrics
+        assert abs(float(metrics["kl"])) < 1e-6
+        assert float(metrics["clip_fraction"]) == 0
+        moments = state.policy.normalizer.observation_moments
+        assert float(moments.count) == SIZE * (iteration + 1)
+
+
+def test_update_takes_the_segments_into_the_statistics() -> None:
+    torch.set_default_dtype(torch.float32)
+    spec = SPECS["discrete"]
+    config = PPO.Config(hidden_sizes=(8, 7), normalize_observation=True, epochs=1)
+    algorithm = PPO(config, device=CPU, seed=SEED)
+    state = algorithm.initial_state(spec)
+    seen = []
+    for iteration in range(2):
+        columns = played(state, spec, iteration)
+        algorithm.update(state, as_sample(columns))
+        seen.append(columns.observation.reshape(SIZE, -1).astype(np.float64))
+    moments, everything = state.policy.normalizer.observation_moments, np.concatenate(seen)
+    assert_close(moments.mean, everything.mean(0))
+    assert_close(moments.variance, everything.var(0))
