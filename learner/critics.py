@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +33,7 @@ class TwinQ(nn.Module):
         """Q_1 alone [B]: half the work where the second is not looked at."""
         x = torch.cat([observation, action], dim=-1)
         for layer in self.hidden:
-            x = torch.relu(layer.member(0, x))
+            x = torch.relu(cast(BatchedLinear, layer).member(0, x))
         return self.head.member(0, x).squeeze(-1)
 
 

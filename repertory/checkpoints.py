@@ -177,7 +177,7 @@ def _digest(path: Path) -> str:
 def _split(tree: Any, path: str, arrays: dict[str, Array]) -> Any:
     """Takes the arrays out of a tree; a mark with their name stays in their place."""
     if isinstance(tree, np.ndarray):
-        arrays[path] = np.ascontiguousarray(tree)
+        arrays[path] = np.asarray(tree, order="C")
         return {ARRAY_MARK: path}
     if isinstance(tree, Mapping):
         return {key: _split(value, f"{path}.{key}", arrays) for key, value in tree.items()}

@@ -300,7 +300,7 @@ def explain(error: ValidationError, document: Any) -> str:
         inner = detail.get("ctx", {}).get("error")
     key = _spoken(path)
     if detail["type"] == "extra_forbidden":
-        return f"{key} is not a setting{_nearest(path, document)}"
+        return _unknown(path, document, document_here)
     if detail["type"] == "missing":
         return f"{key} is missing: give it a value with --set {key}=..."
     if detail["type"] == "value_error":  # one of our own validators: a whole sentence
@@ -349,15 +349,22 @@ def _settings_type_at(path: Sequence[Any], document: Any) -> type[Settings] | No
     return current
 
 
-def _nearest(path: Sequence[Any], document: Any) -> str:
+def _unknown(path: Sequence[Any], document: Any, value: Any) -> str:
+    """Names an unknown key, in full where it holds a single setting, and the nearest known one."""
+    rest: list[Any] = []
+    while isinstance(value, Mapping) and len(value) == 1:
+        name, value = next(iter(value.items()))
+        rest.append(name)
+    key = _spoken([*path, *rest])
     holder = _settings_type_at(path, document)
     names = list(holder.model_fields) if holder is not None else []
     if holder is RunConfig:
         names.append("learner")
     close = difflib.get_close_matches(str(path[-1]), names, n=1, cutoff=0.5)
     if close:
-        return f": did you mean {_spoken([*path[:-1], close[0]])}?"
-    return f": the settings here are {', '.join(sorted(names))}" if names else ""
+        return f"{key} is not a setting: did you mean {_spoken([*path[:-1], close[0], *rest])}?"
+    known = f": the settings here are {', '.join(sorted(names))}" if names else ""
+    return f"{key} is not a setting{known}"
 
 
 def _default_of(path: Sequence[Any], document: Any) -> str:

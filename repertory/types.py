@@ -127,7 +127,7 @@ class WeightSnapshot:
         value = 0
         for name in sorted(self.arrays):
             value = zlib.crc32(name.encode(), value)
-            value = zlib.crc32(np.ascontiguousarray(self.arrays[name]).tobytes(), value)
+            value = zlib.crc32(self.arrays[name].tobytes(), value)
         return value
 
 

@@ -23,18 +23,25 @@ if TYPE_CHECKING:
 
 app = tyro.extras.SubcommandApp()
 
+# How optional values look in --help: a word for the value, no "default: None".
+Whole = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
+Text = Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")]
+File = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
+Folder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
+Run = Annotated[Positional[Path], arg(metavar="RUN")]
+
 
 @app.command
 def train(
-    env: Annotated[Positional[str | None], arg(metavar="ENV")] = None,
+    env: Annotated[Positional[str | None], arg(metavar="ENV", help_behavior_hint="")] = None,
     /,
-    algo: Annotated[str | None, arg(metavar="NAME[,NAME]")] = None,
-    steps: int | None = None,
-    seed: int | None = None,
-    envs_per_actor: int | None = None,
-    device: str | None = None,
-    run_dir: Path | None = None,
-    config: Path | None = None,
+    algo: Text = None,
+    steps: Whole = None,
+    seed: Whole = None,
+    envs_per_actor: Whole = None,
+    device: Text = None,
+    run_dir: Folder = None,
+    config: File = None,
     set_: Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="KEY=VALUE")] = (),
     local: bool = False,
     dry_run: bool = False,
@@ -86,7 +93,7 @@ def train(
 
 
 @app.command
-def resume(run: Positional[Path], /, steps: int | None = None) -> None:
+def resume(run: Run, /, steps: Whole = None) -> None:
     """Go on with a run from its newest whole checkpoint.
 
     Args:
@@ -100,11 +107,11 @@ def resume(run: Positional[Path], /, steps: int | None = None) -> None:
 
 @app.command(name="eval")
 def evaluate(
-    run: Positional[Path],
+    run: Run,
     /,
     policy: str = "best",
     episodes: int = 10,
-    seed: int | None = None,
+    seed: Whole = None,
     json_: Annotated[bool, arg(name="json")] = False,
 ) -> None:
     """Play whole episodes without exploration and report the returns.
@@ -132,11 +139,11 @@ def evaluate(
 
 @app.command
 def play(
-    run: Positional[Path],
+    run: Run,
     /,
     policy: str = "best",
-    gif: Path | None = None,
-    mp4: Path | None = None,
+    gif: File = None,
+    mp4: File = None,
     window: bool = False,
     episodes: int = 1,
     seed: int = 0,
@@ -169,7 +176,11 @@ def play(
 
 
 @app.command
-def plot(runs: Positional[tuple[Path, ...]], /, out: Path = Path("curves.png")) -> None:
+def plot(
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN")],
+    /,
+    out: Path = Path("curves.png"),
+) -> None:
     """Draw learning curves; runs that differ in their seed alone become one curve with a band.
 
     Args:
@@ -200,11 +211,11 @@ def plot(runs: Positional[tuple[Path, ...]], /, out: Path = Path("curves.png")) 
 
 @app.command
 def export(
-    run: Positional[Path],
+    run: Run,
     /,
     policy: str = "best",
     format: Literal["safetensors"] = "safetensors",
-    out: Path | None = None,
+    out: Folder = None,
 ) -> None:
     """Take a policy out of a run: weights as safetensors, everything else as a JSON card.
 
@@ -242,7 +253,7 @@ def algorithms() -> None:
 
 
 @app.command
-def describe(env: Positional[str], /) -> None:
+def describe(env: Annotated[Positional[str], arg(metavar="ENV")], /) -> None:
     """Describe an environment: spaces, limits, and which algorithms fit.
 
     Args:

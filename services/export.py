@@ -23,7 +23,7 @@ def export_safetensors(run_dir: Path, which: str, output: Path) -> list[Path]:
     weights, description = output / "policy.safetensors", output / "policy.json"
     try:
         output.mkdir(parents=True, exist_ok=True)
-        arrays = {name: np.ascontiguousarray(a) for name, a in card.snapshot.arrays.items()}
+        arrays = {name: np.asarray(a, order="C") for name, a in card.snapshot.arrays.items()}
         save_file(arrays, weights, metadata={"policy": card.snapshot.policy})
         description.write_text(json.dumps(card.description(), indent=1) + "\n")
     except OSError as error:

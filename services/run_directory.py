@@ -78,12 +78,15 @@ class RunDirectory:
     def lock(self) -> None:
         """One writer at a time; the lock goes with the process, however it ends."""
         try:
-            self._lock = (self.path / ".lock").open("w")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RepertoryError(f"another process is training in {self.path}") from None
+            lock = (self.path / ".lock").open("w")
         except OSError as error:
             raise RunDirectoryError.cannot_write(self.path, error) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise RepertoryError(f"another process is training in {self.path}") from None
+        self._lock = lock
 
     def close(self) -> None:
         if self._lock is not None:

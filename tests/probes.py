@@ -304,7 +304,7 @@ class ActionEcho(gym.Env[Any, Any]):
             np.array([0.0, -1.0], np.float32), np.array([1.0, 3.0], np.float32)
         ),
         "unbounded": lambda: spaces.Box(-np.inf, np.inf, (2,), np.float32),
-        "half_bounded": lambda: spaces.Box(
+        "mixed": lambda: spaces.Box(
             np.array([0.0, -np.inf], np.float32), np.array([2.0, np.inf], np.float32)
         ),
         "matrix": lambda: spaces.Box(0.0, 4.0, (2, 3), np.float32),
@@ -462,9 +462,10 @@ class Broken(gym.Env[Any, Any]):
 
 
 class Unrepeatable(gym.Env[Any, Any]):
-    """Takes no notice of its seed: no episode can be played again."""
+    """Takes no notice of its seed: no episode of its `length` steps can be played again."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, length: int = 5) -> None:
+        self._length, self._steps = length, 0
         self.observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
         self.action_space = spaces.Discrete(2)
         self._rng = np.random.default_rng()
@@ -472,10 +473,13 @@ class Unrepeatable(gym.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
+        self._steps = 0
         return self._rng.standard_normal(1).astype(np.float32), {}
 
     def step(self, action: Any) -> StepResult:
-        return self._rng.standard_normal(1).astype(np.float32), 1.0, False, False, {}
+        self._steps += 1
+        observation = self._rng.standard_normal(1).astype(np.float32)
+        return observation, 1.0, self._steps >= self._length, False, {}
 
 
 class TimesTen(gym.RewardWrapper[Any, Any]):

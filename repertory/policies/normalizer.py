@@ -21,8 +21,8 @@ class RunningMoments(nn.Module):
 
     def __init__(self, shape: Sequence[int]) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(*shape, dtype=torch.float64))
-        self.register_buffer("variance", torch.ones(*shape, dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(tuple(shape), dtype=torch.float64))
+        self.register_buffer("variance", torch.ones(tuple(shape), dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     @torch.no_grad()

@@ -11,6 +11,7 @@ from reference.numpy_mlp import Activation, Array, Mlp
 from torch import Tensor, nn
 
 from learner.critics import TwinQ
+from repertory.policies.networks import BatchedLinear
 
 # Both sides compute in float64 and differ in the order of sums only: some 1e-15 relative for each
 # operation, a few thousand times that where large terms cancel. A wrong sign, index, factor or
@@ -65,11 +66,10 @@ def member_gradients(twin: TwinQ, member: int) -> list[Array]:
 
 def _of_member(twin: TwinQ, member: int, *, gradient: bool) -> list[Array]:
     arrays = []
-    for layer in twin.layers:
-        arrays += [
-            _read(layer.weight, gradient)[member],
-            _read(layer.bias, gradient)[member, 0],
-        ]
+    for layer in twin.modules():
+        if isinstance(layer, BatchedLinear):
+            weight, bias = _read(layer.weight, gradient), _read(layer.bias, gradient)
+            arrays += [weight[member], bias[member, 0]]
     return arrays
 
 

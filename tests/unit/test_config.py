@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import importlib.util
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from repertory import config as config_module
@@ -94,12 +96,38 @@ def test_preset_sets_the_sections_of_the_run(monkeypatch):
     assert (config.env.copies, config.steps) == (8, 77)
 
 
+@pytest.fixture
+def own_presets(tmp_path, monkeypatch):
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "presets" / "td3.yaml").write_text(
+        "Pendulum-v1: {learner: {lr: 0.1}}\n'*-v1': {learner: {lr: 0.2}}\n"
+    )
+    monkeypatch.setattr(config_module.resources, "files", lambda package: tmp_path)
+
+
+@pytest.mark.usefixtures("own_presets")
 @pytest.mark.parametrize(
-    ("algorithm", "env_id"), [("my.module:FastTD3", "Pendulum-v1"), ("td3", "NoSuchEnv-v99-zz")]
+    ("algorithm", "env_id", "found"),
+    [
+        ("td3", "Pendulum-v1", {"learner": {"lr": 0.1}}),
+        ("td3", "Hopper-v1", {"learner": {"lr": 0.2}}),
+        ("td3", "Hopper-v5", {}),
+        ("sac", "Pendulum-v1", {}),
+        ("my.module:FastTD3", "Pendulum-v1", {}),
+    ],
 )
-def test_preset_that_does_not_exist_is_empty(algorithm, env_id):
-    matched = preset(algorithm, env_id)  # a catch-all pattern `*` may well recommend something
-    assert matched == {} or ":" not in algorithm
+def test_preset_is_the_first_pattern_that_matches(algorithm, env_id, found):
+    assert preset(algorithm, env_id) == found
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_preset_of_ours_is_valid(algorithm, monkeypatch):
+    file = resources.files("repertory") / "presets" / f"{algorithm}.yaml"
+    if not file.is_file():
+        pytest.skip(f"there are no presets for {algorithm}")
+    for settings in yaml.safe_load(file.read_text()).values():
+        monkeypatch.setattr(config_module, "preset", lambda *_, chosen=settings: dict(chosen))
+        assert resolve("Any-v0", [algorithm]).learners[algorithm].algorithm == algorithm
 
 
 def test_environment_of_the_command_line_wins_over_the_file(write):
@@ -173,9 +201,7 @@ def test_part_can_be_replaced_with_settings_in_one_assignment():
     assert (config.replay.sampler.name, config.replay.sampler.alpha) == ("prioritized", 0.5)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="config.py:235: a part's name is lost when settings follow it"
-)
+@pytest.mark.xfail(strict=True, reason="merge: a part's name is lost when settings follow it")
 def test_part_can_be_named_first_and_set_after():
     config = resolve(
         "Pendulum-v1",
@@ -241,7 +267,7 @@ def test_one_learner_can_be_set_by_name(write):
 
 
 @pytest.mark.xfail(
-    strict=True, reason="config.py:204: learners share the nested mappings of `learner:`"
+    strict=True, reason="_expand_learner: learners share the nested mappings of `learner:`"
 )
 def test_nested_setting_of_one_learner_leaves_the_others_alone(write):
     text = """
@@ -255,7 +281,7 @@ learners:
 
 
 @pytest.mark.xfail(
-    strict=True, reason="config.py:232: a replaced part's nested mappings stay those of the layer"
+    strict=True, reason="merge: a replaced part's nested mappings stay those of the layer"
 )
 def test_nested_override_of_one_learner_leaves_the_others_alone(write):
     text = """
@@ -276,15 +302,13 @@ def test_learner_without_an_algorithm_is_named_after_one(write):
     assert (learners["sac"].algorithm, learners["sac"].lr) == ("sac", 0.01)
 
 
-@pytest.mark.xfail(strict=True, reason="config.py:236: null replaces the learner's defaults")
+@pytest.mark.xfail(strict=True, reason="merge: null replaces the learner's defaults")
 def test_learner_without_any_settings_has_the_defaults(write):
     learners = resolve("Pendulum-v1", [], file=write("learners:\n  sac:\n")).learners
     assert learners["sac"] == lookup("algorithm", "sac").Config()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="config.py:167: learners of the file are added to those asked for"
-)
+@pytest.mark.xfail(strict=True, reason="resolve: learners of the file are added to those asked for")
 def test_algorithms_asked_for_take_the_place_of_those_in_the_file(write):
     config = resolve("Pendulum-v1", ["sac"], file=write("learners: {td3: {algorithm: td3}}"))
     assert list(config.learners) == ["sac"]
@@ -373,16 +397,14 @@ def test_refused_value_of_a_part_is_named_with_its_limit_and_default():
     )
 
 
-@pytest.mark.xfail(strict=True, reason="config.py:355: an element's path leads to no default")
+@pytest.mark.xfail(strict=True, reason="_default_of: an element's path leads to no default")
 def test_refused_element_is_named_with_its_limit_and_default():
     message = refusal({"learner.hidden_sizes": [64, 0]})
     assert "greater than or equal to 1" in message
     assert "(256, 256)" in message
 
 
-@pytest.mark.xfail(
-    strict=True, reason="learner/algorithms/ppo.py:67: hidden_sizes lost the limit of the base"
-)
+@pytest.mark.xfail(strict=True, reason="PPO.Config.hidden_sizes lost the limit of the base")
 @pytest.mark.parametrize("algorithm", ["ppo"])
 def test_hidden_size_of_nothing_is_refused(algorithm):
     assert "hidden_sizes" in refusal({"learner.hidden_sizes": [0]}, algorithm)
@@ -393,12 +415,12 @@ def test_hidden_size_of_nothing_is_refused_off_policy(algorithm):
     assert "hidden_sizes" in refusal({"learner.hidden_sizes": [0]}, algorithm)
 
 
-@pytest.mark.xfail(strict=True, reason="config.py:360: `the default is PydanticUndefined`")
+@pytest.mark.xfail(strict=True, reason="_default_of: `the default is PydanticUndefined`")
 def test_section_that_is_not_one_is_refused_in_words_of_the_user():
     assert "Pydantic" not in refusal({"replay": 5})
 
 
-@pytest.mark.xfail(strict=True, reason="config.py:58: gt=0 lets infinity through")
+@pytest.mark.xfail(strict=True, reason="updates_per_step: gt=0 lets infinity through")
 @pytest.mark.parametrize("value", [float("inf")])
 def test_number_that_is_not_finite_is_refused(value):
     assert "updates_per_step" in refusal({"learner.updates_per_step": value})
@@ -431,16 +453,13 @@ def test_learner_shorthand_that_holds_no_settings_is_refused():
 
 
 @pytest.mark.xfail(
-    strict=True, raises=AttributeError, reason="config.py:143: .get of what is not a mapping"
+    strict=True, raises=AttributeError, reason="resolve: .get of what is not a mapping"
 )
 def test_environment_given_as_a_bare_id_in_the_file_is_refused_in_a_sentence(write):
     with pytest.raises(UsageError, match="env"):
         resolve(None, ["td3"], file=write("env: CartPole-v1"))
 
 
-@pytest.mark.xfail(
-    strict=True, raises=TypeError, reason="config.py:183: a number is looked up as a name"
-)
 def test_algorithm_that_is_not_a_name_is_refused_in_a_sentence(write):
     with pytest.raises(UsageError, match="algorithm"):
         resolve("CartPole-v1", [], file=write("learners: {a: {algorithm: 5}}"))
@@ -492,7 +511,7 @@ def test_file_that_does_not_exist_is_refused(tmp_path):
 
 
 @pytest.mark.xfail(
-    strict=True, reason="config.py:122 lets YAML errors out; :358 indexes an empty path"
+    strict=True, reason="from_yaml lets YAML errors out; _default_of indexes an empty path"
 )
 @pytest.mark.parametrize("text", ["]", "", "5"])
 def test_stored_yaml_that_is_damaged_is_refused_in_a_sentence(text):
@@ -546,7 +565,7 @@ def test_scientific_notation_in_a_file_reaches_broken_numbers(write):
 
 
 @pytest.mark.xfail(
-    strict=True, reason="config.py:265: YAML 1.1 reads 1e6 as a word, and an int field refuses it"
+    strict=True, reason="read_yaml: YAML 1.1 reads 1e6 as a word, and an int field refuses it"
 )
 def test_scientific_notation_in_a_file_reaches_whole_numbers(write):
     assert resolve("Pendulum-v1", ["td3"], file=write("steps: 1e6")).steps == 1_000_000

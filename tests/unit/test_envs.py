@@ -219,7 +219,7 @@ def test_stacked_grey_frames_are_channels():
     np.testing.assert_array_equal(image[:, 5, 5], [0, 10, 20])
 
 
-@pytest.mark.xfail(strict=True, reason="envs.py:91: the width is taken for the channels")
+@pytest.mark.xfail(strict=True, reason="ChannelFirst._encode: the width is taken for the channels")
 def test_stacked_channel_first_frames_join_the_channels():
     image = stacked_pixels("first", 3)
     assert image.shape == (9, 40, 36)
@@ -466,7 +466,7 @@ def test_environment_that_breaks_its_promise_is_named_before_the_run(how, words)
 
 
 def test_kwargs_that_the_environment_does_not_take_are_named():
-    with pytest.raises(EnvironmentFailure, match="cannot make CartPole-v1: .*gravitty"):
+    with pytest.raises(EnvironmentFailure, match=r"cannot make CartPole-v1: .*gravitty"):
         probe(EnvConfig(id="CartPole-v1", kwargs={"gravitty": 1}))
 
 

@@ -167,10 +167,8 @@ def test_full_batch_iterations_equal_the_reference(
         assert_close(metrics["policy_loss"], policy_losses[-1], "policy loss")
         assert_close(metrics["value_loss"], value_losses[-1], "value loss")
         assert_close(metrics["kl"], reference.kls[-1], "KL")
-        # The loss with its entropy bonus went into the first number of the difference, see below.
-        if algorithm.config.entropy_coefficient == 0:
-            change = policy_losses[-1] - policy_losses[0]
-            assert_close(metrics["policy_loss_change"], change, "policy loss change")
+        change = policy_losses[-1] - policy_losses[0]
+        assert_close(metrics["policy_loss_change"], change, "policy loss change")
         assert_close(
             metrics["value_loss_change"], value_losses[-1] - value_losses[0], "value loss change"
         )

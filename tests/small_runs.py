@@ -1,0 +1,83 @@
+"""Runs of a few seconds for tests of what surrounds the learning."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from repertory.api import RunResult, train
+from repertory.checkpoints import CheckpointStore
+
+ENVS = {"dqn": "CartPole-v1", "ppo": "CartPole-v1", "td3": "Pendulum-v1", "sac": "Pendulum-v1"}
+
+# Small, and with as many parts as there are: several copies, n-step windows that a checkpoint cuts,
+# noise with a memory, priorities, normalisers.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "dqn": {"learner.n_step": 3, "replay.sampler": "prioritized", "learner.double": True},
+    "ppo": {"learner.segment_length": 64, "learner.normalize_observation": True},
+    "td3": {"learner.exploration": "ornstein_uhlenbeck", "learner.n_step": 2},
+    "sac": {"learner.normalize_observation": True, "learner.normalize_reward": True},
+}
+SHARED: dict[str, Any] = {
+    "steps": 1000,
+    "env.copies": 2,
+    "learner.hidden_sizes": [16, 16],
+    "log.every": 100,
+    "evaluation.every": 400,
+    "evaluation.episodes": 2,
+    "checkpoint.every": 300,
+}
+OFF_POLICY: dict[str, Any] = {
+    "learner.batch_size": 16,
+    "learner.random_steps": 100,
+    "learner.learning_starts": 100,
+    "learner.train_every": 2,
+    "learner.updates_per_step": 0.25,
+}
+
+
+def settings(algo: str, **changes: Any) -> dict[str, Any]:
+    return {**SHARED, **(OFF_POLICY if algo != "ppo" else {}), **SETTINGS[algo], **changes}
+
+
+def small_run(algo: str, run_dir: Path, seed: int = 3, **changes: Any) -> RunResult:
+    return train(
+        ENVS[algo],
+        algo,
+        seed=seed,
+        run_dir=run_dir,
+        settings=settings(algo, **changes),
+        progress=False,
+    )
+
+
+def timeless_metrics(run_dir: Path) -> list[dict[str, float]]:
+    """The rows of metrics.jsonl without what depends on the clock."""
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {
+            name: value
+            for name, value in row.items()
+            if not name.startswith("time/") and name != "charts/SPS"
+        }
+        for row in rows
+    ]
+
+
+def final_weights(run_dir: Path, section: str = "learner") -> dict[str, np.ndarray]:
+    """Every array of the learner's last checkpoint: networks, targets, optimisers, generators."""
+    checkpoint = CheckpointStore(run_dir / "checkpoints").newest_valid()
+    flat: dict[str, np.ndarray] = {}
+
+    def walk(tree: Any, path: str) -> None:
+        if isinstance(tree, dict):
+            for key, value in tree.items():
+                walk(value, f"{path}/{key}")
+        elif isinstance(tree, np.ndarray):
+            flat[path] = tree
+
+    walk(checkpoint.load(section), section)
+    return flat
