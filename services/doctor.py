@@ -85,9 +85,9 @@ def _environment(env_id: str) -> str:
 
 def _render(env_id: str) -> str:
     from repertory.envs import make_env
-    from services.video import choose_gl_backend, missing_gl_library
+    from services.video import missing_gl_library, prepare_rendering
 
-    choose_gl_backend()
+    prepare_rendering()
     env = make_env(EnvConfig(id=env_id), render_mode="rgb_array")
     try:
         env.reset()

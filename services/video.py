@@ -24,7 +24,7 @@ def record(
     """Writes a .gif or .mp4 of whole episodes; returns their returns."""
     if path.suffix not in (".gif", ".mp4"):
         raise UsageError(f"cannot write {path}: its name should end in .gif or .mp4")
-    choose_gl_backend()
+    prepare_rendering()
     frames: list[np.ndarray] = []
 
     def keep(env: Any) -> None:
@@ -98,13 +98,14 @@ def _write(path: Path, frames: list[np.ndarray], fps: float) -> None:
     iio.imwrite(path, frames[::stride], duration=1000 * stride / fps, loop=0)
 
 
-def choose_gl_backend() -> None:
-    """MuJoCo draws through EGL or OSMesa where there is no screen; a user's own choice stands."""
-    if os.environ.get("MUJOCO_GL") or os.environ.get("DISPLAY"):
+def prepare_rendering() -> None:
+    """Without a screen SDL gets its dummy driver, MuJoCo EGL or OSMesa; a user's choice stands."""
+    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         return
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     for backend, library in (("egl", "EGL"), ("osmesa", "OSMesa")):
         if ctypes.util.find_library(library):
-            os.environ["MUJOCO_GL"] = backend
+            os.environ.setdefault("MUJOCO_GL", backend)
             return
 
 

@@ -23,7 +23,6 @@ def flip_a_byte(path: Path) -> None:
     path.write_bytes(content)
 
 
-
 @pytest.fixture
 def store(tmp_path: Path) -> CheckpointStore:
     return CheckpointStore(tmp_path / "checkpoints", keep=2)

@@ -22,7 +22,7 @@ from reference.from_torch import (
     scramble,
     snapshot,
 )
-from reference.samples import discrete_spec, transitions
+from reference.samples import discrete_spec, pixel_spec, transitions
 
 from learner.algorithms.dqn import DQN, State, chosen, q_target, td_loss
 from learner.tensors import TensorBatch, to_tensors
@@ -290,3 +290,41 @@ def test_row_of_weight_zero_leaves_no_trace() -> None:
     first, second = (linear_gradients(state.policy) for state in states)
     for left, right in zip(first, second, strict=True):
         np.testing.assert_array_equal(left, right)
+
+
+def test_update_takes_the_batch_into_the_statistics() -> None:
+    """Float32, which normalised observations are; the statistics themselves are float64."""
+    torch.set_default_dtype(torch.float32)
+    algorithm, state, _ = make(normalize_observation=True)
+    seen = []
+    for step in range(2):
+        sample = sample_of(step)
+        columns = {
+            name: column.astype(np.float32) if column.dtype == np.float64 else column
+            for name, column in sample.batch.columns().items()
+        }
+        batch = type(sample.batch).from_columns(columns)
+        algorithm.update(state, Sample(batch, sample.keys, sample.weights.astype(np.float32)))
+        seen.append(batch.observation.astype(np.float64))
+    moments, everything = state.policy.normalizer.observation_moments, np.concatenate(seen)
+    assert_close(moments.mean, everything.mean(0))
+    assert_close(moments.variance, everything.var(0))
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_update_on_pixels_moves_every_layer(dueling: bool) -> None:
+    torch.set_default_dtype(torch.float32)
+    spec, rng = pixel_spec(ACTIONS), np.random.default_rng(0)
+    algorithm = DQN(DQN.Config(hidden_sizes=(8,), dueling=dueling), device=CPU, seed=SEED)
+    state = algorithm.initial_state(spec)
+    sample, before = sample_of(), snapshot(state.policy)
+    columns = sample.batch.columns()
+    for name in ("observation", "next_observation"):
+        shape = (SIZE, *spec.observation_shape)
+        columns[name] = rng.integers(0, 256, size=shape, dtype=np.uint8)
+    for name in ("reward", "discount"):
+        columns[name] = columns[name].astype(np.float32)
+    batch = type(sample.batch).from_columns(columns)
+    result = algorithm.update(state, Sample(batch, sample.keys, sample.weights.astype(np.float32)))
+    assert np.isfinite(float(result.metrics["loss"]))
+    assert all((a != b).any() for a, b in zip(snapshot(state.policy), before, strict=True))

@@ -345,3 +345,22 @@ def test_bandit_with_known_q_is_solved_by_the_boltzmann_policy(alpha: float) -> 
     # deviation by tens of percent.
     assert mean == pytest.approx(0.4, abs=1e-3)
     assert math.exp(log_std) == pytest.approx(0.6, abs=1e-3)
+
+
+def test_update_takes_the_batch_into_the_statistics() -> None:
+    """Float32, which normalised observations are; the statistics themselves are float64."""
+    torch.set_default_dtype(torch.float32)
+    algorithm, state, _ = make(normalize_observation=True)
+    seen = []
+    for step in range(2):
+        sample = sample_of(step)
+        columns = {
+            name: column.astype(np.float32) if column.dtype == np.float64 else column
+            for name, column in sample.batch.columns().items()
+        }
+        batch = type(sample.batch).from_columns(columns)
+        algorithm.update(state, Sample(batch, sample.keys, sample.weights.astype(np.float32)))
+        seen.append(batch.observation.astype(np.float64))
+    moments, everything = state.policy.normalizer.observation_moments, np.concatenate(seen)
+    assert_close(moments.mean, everything.mean(0))
+    assert_close(moments.variance, everything.var(0))
