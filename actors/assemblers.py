@@ -139,12 +139,15 @@ class Segments:
     def state(self) -> dict[str, Array]:
         if self._filled is None or not self._filled.any():
             return {}
-        return {"filled": self._filled, **{f"c/{n}": c for n, c in self._columns.items()}}
+        return {
+            "filled": self._filled.copy(),
+            **{f"columns/{name}": column.copy() for name, column in self._columns.items()},
+        }
 
     def load_state(self, arrays: Mapping[str, Array]) -> None:
         self._filled = arrays["filled"].copy() if "filled" in arrays else None
         self._columns = {
-            key.removeprefix("c/"): column.copy()
+            key.removeprefix("columns/"): column.copy()
             for key, column in arrays.items()
-            if key.startswith("c/")
+            if key.startswith("columns/")
         }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from actors.stepper import Stepper
@@ -11,6 +13,7 @@ from repertory.protocols import Policy
 from repertory.specs import EnvSpec
 
 MAX_COPIES = 10
+MAX_EPISODE_STEPS = 100_000
 
 
 def evaluate(
@@ -21,34 +24,35 @@ def evaluate(
     episodes: int,
     seed: int,
     role: Role = "evaluation",
-    max_steps_per_episode: int = 1_000_000,
+    step_limit: int = MAX_EPISODE_STEPS,
 ) -> list[float]:
     """The returns of `episodes` episodes with the policy's deterministic action.
 
     Every copy plays a fixed number of episodes: taking the first to finish would favour short ones.
+    Where an environment sets no limit to its episodes, `step_limit` cuts them.
     """
     copies = min(episodes, MAX_COPIES)
     quota = np.array([len(range(copy, episodes, copies)) for copy in range(copies)])
-    env = make_vector_env(
-        config.model_copy(update={"vector": "sync"}), copies=copies, seed=seed, role=role
-    )
+    changes: dict[str, Any] = {"vector": "sync"}
+    if spec.max_episode_steps is None:
+        changes["max_episode_steps"] = step_limit
+    env = make_vector_env(config.model_copy(update=changes), copies=copies, seed=seed, role=role)
     try:
         stepper = Stepper(env)
         observation = stepper.reset()
         finished: list[list[float]] = [[] for _ in range(copies)]
-        episode_return, length = np.zeros(copies), np.zeros(copies, np.int64)
+        episode_return = np.zeros(copies)
         while quota.any():
             acted = policy.act(observation, None)
             step = stepper.step(spec.to_env_action(acted.action))
             observation = step.observation
             episode_return += np.where(step.valid, step.reward, 0)
-            length += step.valid
-            ended = step.valid & (step.boundary | (length >= max_steps_per_episode))
+            ended = step.valid & step.boundary
             for copy in np.flatnonzero(ended):
                 if quota[copy]:
                     finished[copy].append(float(episode_return[copy]))
                     quota[copy] -= 1
-            episode_return[ended], length[ended] = 0, 0
+            episode_return[ended] = 0
         return [value for of_copy in finished for value in of_copy]
     finally:
         env.close()

@@ -12,6 +12,7 @@ from gymnasium.vector import VectorEnv
 
 from actors.assemblers import Assembler
 from actors.stepper import Step, Stepper
+from repertory.errors import CheckpointError
 from repertory.protocols import Exploration, Policy
 from repertory.specs import EnvSpec
 from repertory.types import Array, EpisodeOutcome, TransitionBatch
@@ -143,16 +144,22 @@ class Rollout:
             "env_steps": self.env_steps,
             "policy_version": self.policy_version,
             "rng": self._rng.bit_generator.state,
-            "observation": self._observation,
-            "episode_return": self._episode_return,
-            "episode_length": self._episode_length,
-            "discounted_return": self._discounted_return,
+            "observation": self._observation.copy(),
+            "episode_return": self._episode_return.copy(),
+            "episode_length": self._episode_length.copy(),
+            "discounted_return": self._discounted_return.copy(),
             "exploration": self._exploration.state(),
             "assembler": self._assembler.state(),
             "episodes": self._episode_records(),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
+        copies = self._stepper.copies
+        if len(state["observation"]) != copies:
+            raise CheckpointError(
+                f"the checkpoint has {len(state['observation'])} copies of the environment, "
+                f"this run {copies}: set env.copies back"
+            )
         self.env_steps = state["env_steps"]
         self.policy_version = state["policy_version"]
         self._rng.bit_generator.state = state["rng"]
@@ -175,11 +182,9 @@ class Rollout:
         same = np.zeros(copies, bool)
         if call is not None and len(state["episodes"]) == copies:
             records = [state["episodes"][str(copy)] for copy in range(copies)]
-            replayed = call("replay_episode", records)
+            replayed = call("replay_episode", records, state["observation"])
             self._observation = np.stack([observation for observation, _ in replayed])
-            kept = np.array([replayable for _, replayable in replayed])
-            equal = self._observation == state["observation"]
-            same = kept & equal.reshape(copies, -1).all(axis=1)
+            same = np.array([kept for _, kept in replayed])
         if not same.all():
             lost = int((~same).sum())
             logger.warning(

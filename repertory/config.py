@@ -9,8 +9,10 @@ limit and a remedy; an unknown key is refused and the nearest known one named.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import fnmatch
+import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -30,6 +32,9 @@ from repertory.settings import (
 )
 
 
+HiddenSizes = tuple[Annotated[int, Field(ge=1)], ...]
+
+
 class EnvConfig(Settings):
     id: str  # a Gymnasium id, `module:EnvId-v0`, or `package.module:make_env`
     kwargs: dict[str, Any] = Field(default_factory=dict)
@@ -47,7 +52,7 @@ class LearnerConfig(Settings):
     algorithm: str
     lr: float = Field(default=3e-4, ge=0, le=1)
     gamma: float = Field(default=0.99, ge=0, le=1)
-    hidden_sizes: tuple[Annotated[int, Field(ge=1)], ...] = (256, 256)
+    hidden_sizes: HiddenSizes = (256, 256)
     max_grad_norm: float | None = Field(default=None, gt=0)
     normalize_observation: bool = False  # by running mean and deviation, which travel with weights
     normalize_reward: bool = False  # by the running deviation of discounted returns
@@ -127,7 +132,7 @@ class RunConfig(Settings):
 
     @classmethod
     def from_yaml(cls, text: str) -> RunConfig:
-        return validate(yaml.safe_load(text))
+        return validate(parse_yaml(text, "the config"))
 
 
 def resolve(
@@ -142,16 +147,24 @@ def resolve(
     `overrides` are dotted keys: `{"learner.lr": 1e-3, "env.copies": 8}`.
     """
     from_file = read_yaml(file) if file is not None else {}
+    if isinstance(from_file.get("env"), str):  # `env: CartPole-v1` is short for its id
+        from_file["env"] = {"id": from_file["env"]}
     from_overrides: dict[str, Any] = {}
     for key, value in (overrides or {}).items():
         merge(from_overrides, nest(key, value))
     if env_id is not None:
         merge(from_overrides, {"env": {"id": env_id}})
 
-    chosen_env = from_overrides.get("env", {}).get("id") or from_file.get("env", {}).get("id")
+    chosen_env = _at(from_overrides, ("env", "id")) or _at(from_file, ("env", "id"))
     if not isinstance(chosen_env, str):
         raise UsageError("no environment: name one, for example `repertory train CartPole-v1`")
     portfolio = _portfolio(algorithms, from_file)
+    if isinstance(from_file.get("learners"), dict):  # those that were not asked for stay out
+        from_file["learners"] = {
+            name: settings or {}
+            for name, settings in from_file["learners"].items()
+            if name in portfolio
+        }
 
     document = {
         "env": EnvConfig(id=chosen_env).model_dump(mode="json"),
@@ -209,7 +222,7 @@ def _expand_learner(
         if not isinstance(shared, dict):
             raise UsageError(f"learner = {shared!r} is refused: it holds settings, as learner.lr")
         named = {
-            name: dict(shared)
+            name: copy.deepcopy(shared)
             for name, algorithm in portfolio.items()
             if only is None or algorithm == only
         }
@@ -223,7 +236,7 @@ def preset(algorithm: str, env_id: str) -> dict[str, Any]:
     file = resources.files("repertory") / "presets" / f"{algorithm}.yaml"
     if ":" in algorithm or not file.is_file():
         return {}
-    for pattern, settings in yaml.safe_load(file.read_text()).items():
+    for pattern, settings in parse_yaml(file.read_text(), f"preset {file}").items():
         if fnmatch.fnmatchcase(env_id, pattern):
             return dict(settings)
     return {}
@@ -235,13 +248,16 @@ def merge(base: dict[str, Any], layer: Mapping[str, Any]) -> None:
         below = base.get(key)
         if isinstance(below, dict) and "name" in below and isinstance(value, str):
             value = {"name": value}
-        if isinstance(below, dict) and isinstance(value, Mapping):
-            if value.get("name", below.get("name")) != below.get("name"):
-                base[key] = dict(value)
-            else:
-                merge(below, value)
+        if isinstance(below, str) and isinstance(value, Mapping):
+            below = base[key] = {"name": below}  # a part by its name, and now its settings
+        if (
+            isinstance(below, dict)
+            and isinstance(value, Mapping)
+            and value.get("name", below.get("name")) == below.get("name")
+        ):
+            merge(below, value)
         else:
-            base[key] = dict(value) if isinstance(value, Mapping) else value
+            base[key] = copy.deepcopy(value)
 
 
 def nest(key: str, value: Any) -> dict[str, Any]:
@@ -265,18 +281,35 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     try:
         return key.strip(), yaml.safe_load(raw)
     except yaml.YAMLError as error:
-        raise UsageError(f"--set {text!r} cannot be read as YAML: {error}") from error
+        reason = " ".join(str(error).split())
+        raise UsageError(f"--set {text!r} cannot be read as YAML: {reason}") from error
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     try:
-        document = yaml.safe_load(path.read_text())
+        return parse_yaml(path.read_text(), f"config file {path}")
     except OSError as error:
         raise UsageError(f"cannot read config file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"config file {path} is not text: {error.reason}") from error
+
+
+class _Yaml(yaml.SafeLoader):
+    """YAML 1.2's numbers: 1e6 is one, where PyYAML's 1.1 sees a word."""
+
+
+_Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def parse_yaml(text: str, what: str) -> dict[str, Any]:
+    try:
+        document = yaml.load(text, Loader=_Yaml)  # _Yaml is a SafeLoader
     except yaml.YAMLError as error:
-        raise UsageError(f"config file {path} is not YAML: {error}") from error
+        raise UsageError(f"{what} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(document, dict):
-        raise UsageError(f"config file {path} must hold a mapping of settings")
+        raise UsageError(f"{what} must hold a mapping of settings, not {document!r}")
     return document
 
 
@@ -368,8 +401,11 @@ def _unknown(path: Sequence[Any], document: Any, value: Any) -> str:
 
 
 def _default_of(path: Sequence[Any], document: Any) -> str:
-    holder = _settings_type_at(path, document)
-    field = holder.model_fields.get(str(path[-1])) if holder is not None else None
-    if field is None or field.is_required():
+    names = list(path)
+    while names and isinstance(names[-1], int):  # an element has no default, its field has
+        names.pop()
+    holder = _settings_type_at(names, document) if names else None
+    field = holder.model_fields.get(str(names[-1])) if holder is not None else None
+    if field is None or field.is_required() or field.default_factory is not None:
         return ""
     return f"; the default is {field.default!r}"

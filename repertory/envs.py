@@ -87,10 +87,9 @@ class ChannelFirst(gym.ObservationWrapper[Any, Any, Any]):
 
     @staticmethod
     def _encode(image: Array) -> Array:
-        if image.ndim == 4:  # [stack, H, W, C]
-            image = np.moveaxis(image, -1, 1)
-            return image.reshape(-1, *image.shape[2:])
-        return np.moveaxis(image, -1, 0) if image.shape[-1] in (1, 3, 4) else image
+        if image.shape[-1] in (1, 3, 4):  # channels last
+            image = np.moveaxis(image, -1, -3)
+        return image.reshape(-1, *image.shape[-2:])  # [stack, C, H, W] joins to [stack * C, H, W]
 
 
 class Float32(gym.ObservationWrapper[Any, Any, Any]):
@@ -137,14 +136,16 @@ class SeededEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         actions = self._actions
         return {"episode": self._episode, "actions": None if actions is None else np.array(actions)}
 
-    def replay_episode(self, records: Sequence[Mapping[str, Any]]) -> tuple[Any, bool]:
-        """Brings this copy to where its `episode_record` was taken.
+    def replay_episode(
+        self, records: Sequence[Mapping[str, Any]], observations: Sequence[Any]
+    ) -> tuple[Any, bool]:
+        """Brings this copy to where its `episode_record` was taken and its observation was seen.
 
-        Returns the observation there, and whether it is the same episode: one that is too long to
-        be kept, or that ends sooner than before because the environment is not repeatable, is
-        given up for a fresh one.
+        Takes those of all copies. Returns the observation there, and whether it is the same
+        episode: one that is too long to be kept, or that went differently this time because the
+        environment is not repeatable, is given up for a fresh one.
         """
-        record = records[self._entropy[-1]]
+        record, expected = records[self._entropy[-1]], observations[self._entropy[-1]]
         self._episode = int(record["episode"]) - 1
         observation, _ = self.reset()
         if record["actions"] is None:
@@ -156,6 +157,8 @@ class SeededEpisodes(gym.Wrapper[Any, Any, Any, Any]):
             )
             if terminated or truncated:
                 return self.reset()[0], False
+        if not np.array_equal(observation, expected):
+            return self.reset()[0], False
         return observation, True
 
 

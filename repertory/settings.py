@@ -17,7 +17,9 @@ from repertory.parts import PartKind, lookup
 
 
 class Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+    )
 
 
 class PartSettings(Settings):

@@ -61,18 +61,19 @@ class EnvSpec:
     def to_env_action(self, action: Array) -> Array:
         """Our actions [B, ...] as the environment takes them.
 
-        Continuous: [-1, 1] goes affinely onto [low, high] of each dimension, clipped; a dimension
-        without finite bounds is passed on as it is. Discrete: counted from the space's own start.
+        Continuous: [-1, 1] goes affinely onto [low, high] of each dimension; one without two finite
+        bounds is passed on as it is. Both are clipped. Discrete: counted from the space's own start.
         """
         low, high = np.asarray(self.action_low), np.asarray(self.action_high)
         if self.action_kind != "continuous":
-            return (action + low.astype(np.int64).reshape(self.action_shape)).astype(
+            from_zero = action.reshape(-1, *self.action_shape)
+            return (from_zero + low.astype(np.int64).reshape(self.action_shape)).astype(
                 self.action_dtype
             )
         finite = np.isfinite(low) & np.isfinite(high)
         low_or_zero, high_or_zero = np.where(finite, low, 0.0), np.where(finite, high, 0.0)
         scaled = low_or_zero + (np.clip(action, -1, 1) + 1) / 2 * (high_or_zero - low_or_zero)
-        mapped = np.where(finite, np.clip(scaled, low_or_zero, high_or_zero), action)
+        mapped = np.clip(np.where(finite, scaled, action), low, high)
         return mapped.reshape(-1, *self.action_shape).astype(self.action_dtype)
 
     def random_actions(self, count: int, rng: np.random.Generator) -> Array:

@@ -7,6 +7,7 @@ Each copy has a process of its own, which starts at zero with every episode.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -35,14 +36,14 @@ class OrnsteinUhlenbeck:
         config = self._config
         kick = rng.standard_normal(self._noise.shape, dtype=np.float32)
         drift = -config.theta * config.dt * self._noise
-        self._noise = self._noise + drift + config.std.at(env_steps) * np.sqrt(config.dt) * kick
-        return np.clip(action + self._noise, -1, 1).astype(np.float32)
+        self._noise = self._noise + drift + config.std.at(env_steps) * math.sqrt(config.dt) * kick
+        return np.clip(action + self._noise, -1, 1)
 
     def begin_episode(self, starting: Array) -> None:
         self._noise[starting] = 0
 
     def state(self) -> dict[str, Array]:
-        return {"noise": self._noise}
+        return {"noise": self._noise.copy()}
 
     def load_state(self, arrays: Mapping[str, Array]) -> None:
-        self._noise = arrays["noise"].astype(np.float32)
+        self._noise = arrays["noise"].copy()

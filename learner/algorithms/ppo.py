@@ -23,7 +23,7 @@ from learner.critics import StateValue
 from learner.optimization import adam, gradient_step, seeded_initialisation
 from learner.returns import generalized_advantage
 from learner.tensors import to_tensors
-from repertory.config import OnPolicyConfig
+from repertory.config import HiddenSizes, OnPolicyConfig
 from repertory.policies.stochastic import StochasticPolicy
 from repertory.specs import EnvSpec
 from repertory.types import Sample, UpdateResult
@@ -62,7 +62,7 @@ class PPO:
 
     class Config(OnPolicyConfig):
         algorithm: str = "ppo"
-        hidden_sizes: tuple[int, ...] = (64, 64)
+        hidden_sizes: HiddenSizes = (64, 64)
         max_grad_norm: float | None = Field(default=0.5, gt=0)
         mode: Literal["minibatch", "full_batch"] = "minibatch"
         clip: float = Field(default=0.2, gt=0, lt=1)

@@ -190,7 +190,7 @@ def test_copies_stay_in_this_process_even_where_training_has_others():
 
 def test_episode_without_an_end_is_cut():
     config = EnvConfig(id="probes:Counter", kwargs={"lengths": [10**6]})
-    assert returns(Scripted(0), config, episodes=2, max_steps_per_episode=3) == [1 + 2 + 3] * 2
+    assert returns(Scripted(0), config, episodes=2, step_limit=3) == [1 + 2 + 3] * 2
 
 
 @pytest.mark.xfail(
@@ -198,5 +198,5 @@ def test_episode_without_an_end_is_cut():
 )
 def test_episode_after_one_that_was_cut_is_a_new_one():
     config = EnvConfig(id="probes:Counter", kwargs={"lengths": [10**6]})
-    found = returns(Scripted(0), config, episodes=2 * MAX_COPIES, max_steps_per_episode=3)
+    found = returns(Scripted(0), config, episodes=2 * MAX_COPIES, step_limit=3)
     assert found[:2] == [1 + 2 + 3, 11 + 12 + 13]
