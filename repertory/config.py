@@ -31,7 +31,6 @@ from repertory.settings import (
     part_default,
 )
 
-
 HiddenSizes = tuple[Annotated[int, Field(ge=1)], ...]
 
 

@@ -62,7 +62,7 @@ class EnvSpec:
         """Our actions [B, ...] as the environment takes them.
 
         Continuous: [-1, 1] goes affinely onto [low, high] of each dimension; one without two finite
-        bounds is passed on as it is. Both are clipped. Discrete: counted from the space's own start.
+        bounds is only clipped. Discrete: counted from the space's own start.
         """
         low, high = np.asarray(self.action_low), np.asarray(self.action_high)
         if self.action_kind != "continuous":

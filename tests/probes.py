@@ -1,8 +1,8 @@
 """Tiny environments whose right answer is known, for unit tests and learning probes.
 
 Every class is named in a config as `probes:ClassName` with its settings under `env.kwargs`; `tests`
-must be on sys.path. P1 to P8 are the probes of shared/algorithms.md, section 5: each adds one thing
-that a learner can get wrong. The scripted environments after them are for the traps of section 4.
+must be on sys.path. P1 to P8 each add one thing that a learner can get wrong. The scripted
+environments after them betray mistakes in stepping, resetting and the mapping of spaces.
 
 Where a probe shows a number x, it is a vector [x], or with `pixels=True` a grey image [H, W, 1] of
 brightness (x + 1) / 2.

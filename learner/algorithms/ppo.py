@@ -144,26 +144,32 @@ class PPO:
     def _minibatches(self, state: State, experience: Experience) -> dict[str, Tensor | float]:
         config, size = self.config, len(experience.advantage)
         metrics: dict[str, Tensor | float] = {}
-        for epoch in range(config.epochs):
-            order = torch.randperm(size, generator=state.generator)
-            for index in order.split(config.batch_size):
-                minibatch = experience.select(index.to(self.device))
-                pi_loss, metrics = policy_loss(state.policy, minibatch, config)
-                v_loss = value_loss(state.value, minibatch)
-                if config.target_kl and float(metrics["kl"]) > 1.5 * config.target_kl:
-                    return metrics | {"stop_iteration": epoch}
-                loss = pi_loss + config.value_coefficient * v_loss
-                norm = gradient_step(state.optimizer, loss, config.max_grad_norm)
-                metrics |= {"value_loss": v_loss.detach(), "grad_norm": norm}
+        stop_iteration = config.epochs
+        minibatches = (
+            (epoch, index)
+            for epoch in range(config.epochs)
+            for index in torch.randperm(size, generator=state.generator).split(config.batch_size)
+        )
+        for epoch, index in minibatches:
+            minibatch = experience.select(index.to(self.device))
+            pi_loss, of_policy = policy_loss(state.policy, minibatch, config)
+            v_loss = value_loss(state.value, minibatch)
+            metrics |= of_policy | {"value_loss": v_loss.detach()}
+            if config.target_kl and float(of_policy["kl"]) > 1.5 * config.target_kl:
+                stop_iteration = epoch
+                break
+            loss = pi_loss + config.value_coefficient * v_loss
+            metrics["grad_norm"] = gradient_step(state.optimizer, loss, config.max_grad_norm)
         return metrics | {
-            "stop_iteration": config.epochs,
+            "stop_iteration": stop_iteration,
             "explained_variance": explained_variance(state.value, experience),
         }
 
     def _full_batch(self, state: State, experience: Experience) -> dict[str, Tensor | float]:
         config = self.config
         limit = 1.5 * (config.target_kl or 0.01)
-        first_loss, metrics = policy_loss(state.policy, experience, config)
+        _, before = policy_loss(state.policy, experience, config)
+        metrics = before
         stop_iteration = config.policy_steps
         for iteration in range(config.policy_steps):
             loss, metrics = policy_loss(state.policy, experience, config)
@@ -177,7 +183,7 @@ class PPO:
             v_loss = value_loss(state.value, experience)
             gradient_step(state.value_optimizer, v_loss, config.max_grad_norm)
         return metrics | {
-            "policy_loss_change": metrics["policy_loss"] - first_loss.detach(),
+            "policy_loss_change": metrics["policy_loss"] - before["policy_loss"],
             "value_loss": v_loss.detach(),
             "value_loss_change": v_loss.detach() - first_v_loss,
             "stop_iteration": stop_iteration,

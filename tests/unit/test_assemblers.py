@@ -305,12 +305,7 @@ def test_state_taken_in_the_middle_goes_on_as_if_nothing_had_happened(kind, cut)
     "kind",
     [
         "n_step",
-        pytest.param(
-            "segments",
-            marks=pytest.mark.xfail(
-                strict=True, reason="Segments.state is the assembler's own arrays"
-            ),
-        ),
+        "segments",
     ],
 )
 def test_state_is_not_changed_by_what_comes_after(kind):

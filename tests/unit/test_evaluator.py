@@ -193,9 +193,6 @@ def test_episode_without_an_end_is_cut():
     assert returns(Scripted(0), config, episodes=2, step_limit=3) == [1 + 2 + 3] * 2
 
 
-@pytest.mark.xfail(
-    strict=True, reason="evaluate: the next episode is the rest of the one that was cut"
-)
 def test_episode_after_one_that_was_cut_is_a_new_one():
     config = EnvConfig(id="probes:Counter", kwargs={"lengths": [10**6]})
     found = returns(Scripted(0), config, episodes=2 * MAX_COPIES, step_limit=3)

@@ -177,9 +177,6 @@ def going_on_after(state_of: OrnsteinUhlenbeck, state: dict) -> tuple[np.ndarray
     return noise_of(restored, 20, 50, seed=1), noise_of(state_of, 20, 50, seed=1)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="explore: np.sqrt makes the noise float64, load_state float32"
-)
 def test_ornstein_uhlenbeck_goes_on_exactly_after_a_restart():
     process = ornstein_uhlenbeck(copies=20)
     noise_of(process, 20, 30)
@@ -194,7 +191,6 @@ def test_ornstein_uhlenbeck_goes_on_after_a_restart():
     np.testing.assert_allclose(restored, original, atol=1e-5)  # float32, over 50 steps
 
 
-@pytest.mark.xfail(strict=True, reason="OrnsteinUhlenbeck.state is the process's own array")
 def test_ornstein_uhlenbeck_state_is_not_changed_by_what_comes_after():
     process = ornstein_uhlenbeck(copies=2)
     noise_of(process, 2, 3)

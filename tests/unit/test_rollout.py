@@ -369,12 +369,7 @@ def assert_goes_on_the_same(original: Rollout, restored: Rollout) -> None:
         "gaussian",
         "own noise",
         "segments",
-        pytest.param(
-            "ornstein_uhlenbeck",
-            marks=pytest.mark.xfail(
-                strict=True, reason="OrnsteinUhlenbeck: float64 noise is restored as float32"
-            ),
-        ),
+        "ornstein_uhlenbeck",
     ],
 )
 def test_restored_rollout_goes_on_bit_by_bit(name):
@@ -392,7 +387,6 @@ def test_restored_rollout_keeps_its_counters():
     restored.close()
 
 
-@pytest.mark.xfail(strict=True, reason="Rollout.state holds arrays that `+=` goes on changing")
 def test_state_is_not_changed_by_what_comes_after():
     rollout = make_rollout(PENDULUM, copies=2)
     rollout.collect(10)
@@ -417,9 +411,6 @@ def test_episodes_that_cannot_be_played_again_begin_anew(caplog):
     restored.close()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="Rollout._replay_episodes leaves the copy within the lost episode"
-)
 def test_episode_begun_anew_is_reported_whole():
     config = EnvConfig(id="probes:Unrepeatable", kwargs={"length": 5})
     original, restored = (make_rollout(config) for _ in range(2))

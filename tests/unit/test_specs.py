@@ -152,7 +152,6 @@ def test_multi_discrete_actions_count_from_their_starts():
     )
 
 
-@pytest.mark.xfail(strict=True, reason="to_env_action does not give it the space's shape")
 def test_multi_discrete_table_gets_its_shape():
     spec = echo_spec("multi_discrete_table")  # MultiDiscrete([[2, 3], [4, 5]])
     np.testing.assert_array_equal(spec.to_env_action(np.array([[0, 1, 2, 3]])), [[[0, 1], [2, 3]]])
