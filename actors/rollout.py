@@ -10,10 +10,14 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from actors.assemblers import Assembler
+from actors.assemblers import Assembler, NStep, Segments
 from actors.stepper import Step, Stepper
+from repertory.config import LearnerConfig, OffPolicyConfig, OnPolicyConfig, RunConfig
+from repertory.envs import make_vector_env
 from repertory.errors import CheckpointError
+from repertory.parts import lookup
 from repertory.protocols import Exploration, Policy
+from repertory.seeding import derive_seed
 from repertory.specs import EnvSpec
 from repertory.types import Array, EpisodeOutcome, TransitionBatch
 
@@ -195,3 +199,31 @@ class Rollout:
 
     def close(self) -> None:
         self._stepper.env.close()
+
+
+def rollout_for(
+    config: RunConfig, learner_config: LearnerConfig, spec: EnvSpec, policy: Policy
+) -> Rollout:
+    """The rollout that a learner's settings ask for, in environments of its own."""
+    copies = config.env.copies
+    assembler: Assembler
+    if isinstance(learner_config, OffPolicyConfig):
+        assembler = NStep(learner_config.n_step, learner_config.gamma)
+        exploration_config = learner_config.exploration
+        random_steps = learner_config.random_steps
+    else:
+        assert isinstance(learner_config, OnPolicyConfig)
+        assembler = Segments(learner_config.segment_length, learner_config.gamma)
+        exploration_config = lookup("exploration", "none").Config()
+        random_steps = 0
+    exploration = lookup("exploration", exploration_config.name)
+    return Rollout(
+        make_vector_env(config.env, copies=copies, seed=config.seed, role="rollout"),
+        spec,
+        policy,
+        exploration(exploration_config, spec, copies),
+        assembler,
+        rng=np.random.default_rng(derive_seed(config.seed, "rollout")),
+        random_steps=random_steps,
+        return_gamma=learner_config.gamma if learner_config.normalize_reward else None,
+    )

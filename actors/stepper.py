@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from repertory.errors import EnvironmentFailure
 from repertory.types import Array
 
 
@@ -51,7 +52,13 @@ class Stepper:
         return observation
 
     def step(self, env_action: Array) -> Step:
-        observation, reward, terminated, truncated, info = self.env.step(env_action)
+        try:
+            observation, reward, terminated, truncated, info = self.env.step(env_action)
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise EnvironmentFailure(
+                f"the environment raised {type(error).__name__}: {reason}"
+            ) from error
         boundary = terminated | truncated
         valid = ~self._resetting
         next_observation = observation

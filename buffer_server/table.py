@@ -11,6 +11,7 @@ room for any insert. Its balance is the queue's own, so the limiter must not set
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,8 +21,12 @@ import numpy as np
 from buffer_server.rate_limiter import RateLimiter
 from buffer_server.samplers.protocol import Sampler
 from buffer_server.storage import Storage
+from repertory.config import LearnerConfig, OnPolicyConfig, RunConfig
 from repertory.errors import CheckpointError, ReplayTimeout, UsageError
-from repertory.types import Array, Sample, Signature, TransitionBatch
+from repertory.parts import lookup
+from repertory.seeding import derive_seed
+from repertory.specs import EnvSpec
+from repertory.types import Array, ColumnSpec, Sample, Signature, TransitionBatch
 
 INSERT_TIMEOUT_SECONDS = 60.0
 
@@ -253,3 +258,44 @@ def _unpack_generator(bits: np.random.PCG64, packed: Array) -> None:
         "has_uint32": has_uint32,
         "uinteger": uinteger,
     }
+
+
+def table_for(
+    config: RunConfig,
+    learner_config: LearnerConfig,
+    spec: EnvSpec,
+    policy_extras: Mapping[str, ColumnSpec],
+) -> Table:
+    """A replay for off-policy learners, a queue of segments for on-policy ones."""
+    extras = dict(policy_extras)
+    if learner_config.normalize_reward:
+        extras["discounted_return"] = ColumnSpec("<f4", ())
+    segment_length = None
+    if isinstance(learner_config, OnPolicyConfig):
+        segment_length = learner_config.segment_length
+        extras["boundary"] = ColumnSpec("|b1", ())
+        sampler_config = lookup("sampler", "fifo").Config()
+        capacity = 2 * config.env.copies
+    else:
+        sampler_config = config.replay.sampler
+        capacity = min(config.replay.capacity, config.steps)
+    signature = spec.transition_signature(extras, segment_length)
+    _refuse_more_than_memory(capacity * sum(column.nbytes for column in signature.values()), config)
+    return Table(
+        learner_config.algorithm,
+        signature,
+        capacity,
+        lookup("sampler", sampler_config.name)(sampler_config, capacity),
+        RateLimiter(),
+        seed=derive_seed(config.seed, "replay"),
+    )
+
+
+def _refuse_more_than_memory(nbytes: int, config: RunConfig) -> None:
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if nbytes > 0.9 * physical:
+        raise UsageError(
+            f"replay.capacity = {config.replay.capacity} is refused: it takes "
+            f"{nbytes / 2**30:.1f} GiB when full, this machine has {physical / 2**30:.1f} GiB; "
+            "lower it with --set replay.capacity=..."
+        )

@@ -10,7 +10,6 @@ limit and a remedy; an unknown key is refused and the nearest known one named.
 from __future__ import annotations
 
 import copy
-import difflib
 import fnmatch
 import re
 from collections.abc import Mapping, Sequence
@@ -21,11 +20,11 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 
+from repertory.config_messages import explain, value_at
 from repertory.errors import UsageError
 from repertory.parts import lookup
 from repertory.settings import (
     ExplorationSettings,
-    PartSettings,
     SamplerSettings,
     Settings,
     part_default,
@@ -112,7 +111,7 @@ class RunConfig(Settings):
     ]
     steps: int = Field(default=100_000, ge=1)  # environment steps over all copies
     seed: int = Field(default=0, ge=0, lt=2**32)
-    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$")
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     threads: int = Field(default=1, ge=1)  # of torch, on the CPU
     replay: ReplayConfig = Field(default_factory=ReplayConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
@@ -154,7 +153,7 @@ def resolve(
     if env_id is not None:
         merge(from_overrides, {"env": {"id": env_id}})
 
-    chosen_env = _at(from_overrides, ("env", "id")) or _at(from_file, ("env", "id"))
+    chosen_env = value_at(from_overrides, ("env", "id")) or value_at(from_file, ("env", "id"))
     if not isinstance(chosen_env, str):
         raise UsageError("no environment: name one, for example `repertory train CartPole-v1`")
     portfolio = _portfolio(algorithms, from_file)
@@ -317,94 +316,4 @@ def validate(document: Any) -> RunConfig:
     try:
         return RunConfig.model_validate(document)
     except ValidationError as error:
-        raise UsageError(explain(error, document)) from None
-
-
-def explain(error: ValidationError, document: Any) -> str:
-    """One sentence for the first problem of a validation error."""
-    detail = error.errors()[0]
-    path, document_here = list(detail["loc"]), _at(document, detail["loc"])
-    inner = detail.get("ctx", {}).get("error")
-    while isinstance(inner, ValidationError):  # a part's own settings, validated inside ours
-        detail = inner.errors()[0]
-        path += list(detail["loc"])
-        document_here = _at(document_here, detail["loc"])
-        inner = detail.get("ctx", {}).get("error")
-    key = _spoken(path)
-    if detail["type"] == "extra_forbidden":
-        return _unknown(path, document, document_here)
-    if detail["type"] == "missing":
-        return f"{key} is missing: give it a value with --set {key}=..."
-    if detail["type"] == "value_error":  # one of our own validators: a whole sentence
-        return detail["msg"].removeprefix("Value error, ")
-    message = detail["msg"].removeprefix("Input ").removeprefix("String ")
-    return f"{key} = {document_here!r} is refused: it {message}{_default_of(path, document)}"
-
-
-def _spoken(path: Sequence[Any]) -> str:
-    """The way users write a place: learners.td3.lr of a single learner is learner.lr."""
-    parts = [str(part) for part in path]
-    if len(parts) >= 2 and parts[0] == "learners":
-        parts = ["learner", *parts[2:]]
-    return ".".join(parts)
-
-
-def _at(document: Any, path: Sequence[Any]) -> Any:
-    for part in path:
-        if isinstance(document, Mapping):
-            document = document.get(part)
-        elif isinstance(document, (list, tuple)) and isinstance(part, int):
-            document = document[part] if part < len(document) else None
-    return document
-
-
-def _settings_type_at(path: Sequence[Any], document: Any) -> type[Settings] | None:
-    """The settings class that holds the last key of `path`."""
-    current: type[Settings] = RunConfig
-    for depth, part in enumerate(path[:-1]):
-        if path[0] == "learners" and depth == 0:
-            continue
-        here = _at(document, path[: depth + 1])
-        if path[0] == "learners" and depth == 1:
-            current = lookup("algorithm", here["algorithm"]).Config
-            continue
-        field = current.model_fields.get(str(part))
-        if field is None:
-            return None
-        if isinstance(field.default, PartSettings) or (isinstance(here, dict) and "name" in here):
-            kind: Any = part  # a part's field carries the name of its kind
-            current = lookup(kind, here["name"]).Config
-        elif isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
-            current = field.annotation
-        else:
-            return None
-    return current
-
-
-def _unknown(path: Sequence[Any], document: Any, value: Any) -> str:
-    """Names an unknown key, in full where it holds a single setting, and the nearest known one."""
-    rest: list[Any] = []
-    while isinstance(value, Mapping) and len(value) == 1:
-        name, value = next(iter(value.items()))
-        rest.append(name)
-    key = _spoken([*path, *rest])
-    holder = _settings_type_at(path, document)
-    names = list(holder.model_fields) if holder is not None else []
-    if holder is RunConfig:
-        names.append("learner")
-    close = difflib.get_close_matches(str(path[-1]), names, n=1, cutoff=0.5)
-    if close:
-        return f"{key} is not a setting: did you mean {_spoken([*path[:-1], close[0], *rest])}?"
-    known = f": the settings here are {', '.join(sorted(names))}" if names else ""
-    return f"{key} is not a setting{known}"
-
-
-def _default_of(path: Sequence[Any], document: Any) -> str:
-    names = list(path)
-    while names and isinstance(names[-1], int):  # an element has no default, its field has
-        names.pop()
-    holder = _settings_type_at(names, document) if names else None
-    field = holder.model_fields.get(str(names[-1])) if holder is not None else None
-    if field is None or field.is_required() or field.default_factory is not None:
-        return ""
-    return f"; the default is {field.default!r}"
+        raise UsageError(explain(error, document, RunConfig)) from None

@@ -45,6 +45,7 @@ def train(
     set_: Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="KEY=VALUE")] = (),
     local: bool = False,
     dry_run: bool = False,
+    resume: Literal["auto", "never"] = "never",
     overwrite: bool = False,
 ) -> None:
     """Train on an environment.
@@ -56,12 +57,13 @@ def train(
         steps: Environment steps over all copies.
         seed: Of everything random; --local runs with one seed are equal to the bit.
         envs_per_actor: Copies of the environment stepped side by side.
-        device: auto, cpu, cuda, cuda:N or mps.
+        device: auto, cpu, cuda or cuda:N.
         run_dir: Where everything goes; default runs/ENV_ALGO_SEED_TIME.
         config: A YAML file of settings.
         set_: One setting by its dotted name, as learner.lr=1e-3. May be repeated.
         local: Everything in one process, reproducible to the bit.
         dry_run: Check everything, print the resolved settings, start nothing.
+        resume: auto goes on with the run in the run directory, if there is one.
         overwrite: Replace a run that is already in the run directory.
     """
     from repertory.config import parse_assignment, read_yaml, resolve
@@ -88,12 +90,14 @@ def train(
         return
     if not local:
         raise UsageError("this version trains in one process: add --local")
-    result = launcher.train(resolved, run_dir, _reporter(), overwrite=overwrite)
-    _summarise(result)
+    if resume == "auto" and (run_dir / "checkpoints").is_dir():
+        _summarise(launcher.resume(run_dir, _reporter(), steps=resolved.steps))
+    else:
+        _summarise(launcher.train(resolved, run_dir, _reporter(), overwrite=overwrite))
 
 
-@app.command
-def resume(run: Run, /, steps: Whole = None) -> None:
+@app.command(name="resume")
+def resume_run(run: Run, /, steps: Whole = None) -> None:
     """Go on with a run from its newest whole checkpoint.
 
     Args:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -56,13 +55,9 @@ def choose_device(name: str) -> torch.device:
     """`auto` is a GPU where there is one; a device that is asked for must be there."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    available: dict[str, Callable[[], bool]] = {
-        "cuda": torch.cuda.is_available,
-        "mps": torch.backends.mps.is_available,
-    }
     kind, _, index = name.partition(":")
-    if kind in available and not available[kind]():
-        raise UsageError(f"device = {name} is refused: torch finds no {kind} here; use auto or cpu")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device = {name} is refused: torch finds no GPU here; use auto or cpu")
     if index and int(index) >= torch.cuda.device_count():
         raise UsageError(
             f"device = {name} is refused: torch finds {torch.cuda.device_count()} GPUs here"

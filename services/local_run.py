@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,23 +21,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from actors.assemblers import Assembler, NStep, Segments
 from actors.evaluator import evaluate
-from actors.rollout import Rollout
-from buffer_server.rate_limiter import RateLimiter
-from buffer_server.table import Table
+from actors.rollout import rollout_for
+from buffer_server.table import table_for
 from learner.checkpoint import load_state_tree, state_tree
 from learner.loop import LearnerLoop
 from repertory.checkpoints import Checkpoint
 from repertory.config import LearnerConfig, OffPolicyConfig, OnPolicyConfig, RunConfig
-from repertory.envs import make_vector_env
-from repertory.errors import CheckpointError, RepertoryError, UsageError
+from repertory.errors import CheckpointError, RepertoryError
 from repertory.parts import lookup
 from repertory.policies.card import PolicyCard
 from repertory.protocols import Callback
 from repertory.seeding import derive_seed
 from repertory.specs import EnvSpec
-from repertory.types import ColumnSpec, WeightSnapshot
+from repertory.types import WeightSnapshot
 from services.fit import choose_device
 from services.metrics import EpisodeWindow, MetricLog
 from services.progress import Reporter, Status
@@ -86,8 +83,8 @@ class LocalRun:
         )
         state = algorithm.initial_state(spec)
         self._policy = algorithm.policy(state)
-        self._rollout = make_rollout(config, learner_config, spec, self._policy)
-        self._table = make_table(config, learner_config, spec, self._policy.extras)
+        self._rollout = rollout_for(config, learner_config, spec, self._policy)
+        self._table = table_for(config, learner_config, spec, self._policy.extras)
         self._loop = LearnerLoop(
             algorithm,
             state,
@@ -127,7 +124,14 @@ class LocalRun:
             self._reporter.start(title, self._status())
             stack.callback(self._reporter.stop)
             self._directory.record_event("started", env_steps=self.env_steps)
-            self._train()
+            try:
+                self._train()
+            except Exception as error:
+                self._directory.record_event(
+                    "failed", env_steps=self.env_steps, traceback=traceback.format_exc()
+                )
+                self._add_way_on(error)
+                raise
             self._directory.record_event(
                 "finished", env_steps=self.env_steps, stopped_by=self._stop_reason
             )
@@ -140,6 +144,12 @@ class LocalRun:
             last_mean_return=self._last_evaluation(),
             stopped_by=self._stop_reason,
         )
+
+    def _add_way_on(self, error: Exception) -> None:
+        """What a user can do now, where there is something to go on from."""
+        if isinstance(error, RepertoryError) and self._directory.checkpoints.paths():
+            path = self._directory.path
+            error.args = (f"{error}; `repertory resume {path}` goes on from the last checkpoint",)
 
     def _train(self) -> None:
         config = self._config
@@ -210,10 +220,9 @@ class LocalRun:
         broken = {name: value for name, value in learner.items() if not math.isfinite(value)}
         if broken:
             name, value = next(iter(broken.items()))
-            self._directory.record_event("diverged", env_steps=self.env_steps, metric=name)
             raise RepertoryError(
                 f"learner/{name} is {value} at step {self.env_steps}: training has diverged; "
-                "lower learner.lr or set learner.max_grad_norm; checkpoints before this are whole"
+                "lower learner.lr or set learner.max_grad_norm"
             )
 
     def _evaluate(self) -> None:
@@ -362,79 +371,11 @@ class RateMeter:
         self._before = (now, env_steps, updates)
 
 
-def make_rollout(
-    config: RunConfig, learner_config: LearnerConfig, spec: EnvSpec, policy: Any
-) -> Rollout:
-    copies = config.env.copies
-    assembler: Assembler
-    if isinstance(learner_config, OffPolicyConfig):
-        assembler = NStep(learner_config.n_step, learner_config.gamma)
-        exploration_config = learner_config.exploration
-        random_steps = learner_config.random_steps
-    else:
-        assert isinstance(learner_config, OnPolicyConfig)
-        assembler = Segments(learner_config.segment_length, learner_config.gamma)
-        exploration_config = lookup("exploration", "none").Config()
-        random_steps = 0
-    exploration = lookup("exploration", exploration_config.name)
-    return Rollout(
-        make_vector_env(config.env, copies=copies, seed=config.seed, role="rollout"),
-        spec,
-        policy,
-        exploration(exploration_config, spec, copies),
-        assembler,
-        rng=np.random.default_rng(derive_seed(config.seed, "rollout")),
-        random_steps=random_steps,
-        return_gamma=learner_config.gamma if learner_config.normalize_reward else None,
-    )
-
-
-def make_table(
-    config: RunConfig,
-    learner_config: LearnerConfig,
-    spec: EnvSpec,
-    policy_extras: Mapping[str, ColumnSpec],
-) -> Table:
-    """A replay for off-policy learners, a queue of segments for on-policy ones."""
-    extras = dict(policy_extras)
-    if learner_config.normalize_reward:
-        extras["discounted_return"] = ColumnSpec("<f4", ())
-    segment_length = None
-    if isinstance(learner_config, OnPolicyConfig):
-        segment_length = learner_config.segment_length
-        extras["boundary"] = ColumnSpec("|b1", ())
-        sampler_config = lookup("sampler", "fifo").Config()
-        capacity = 2 * config.env.copies
-    else:
-        sampler_config = config.replay.sampler
-        capacity = min(config.replay.capacity, config.steps)
-    signature = spec.transition_signature(extras, segment_length)
-    _refuse_more_than_memory(capacity * sum(column.nbytes for column in signature.values()), config)
-    return Table(
-        learner_config.algorithm,
-        signature,
-        capacity,
-        lookup("sampler", sampler_config.name)(sampler_config, capacity),
-        RateLimiter(),
-        seed=derive_seed(config.seed, "replay"),
-    )
-
-
 def _batch_size(config: RunConfig, learner_config: LearnerConfig) -> int:
     """Items per update; an on-policy item is a segment, and an update takes one of every copy."""
     if isinstance(learner_config, OffPolicyConfig):
         return learner_config.batch_size
     return config.env.copies
-
-
-def _refuse_more_than_memory(nbytes: int, config: RunConfig) -> None:
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if nbytes > 0.9 * physical:
-        raise UsageError(
-            f"replay.capacity = {config.replay.capacity} is refused: it takes "
-            f"{nbytes / 2**30:.1f} GiB when full, this machine has {physical / 2**30:.1f} GiB; "
-            "lower it with --set replay.capacity=..."
-        )
 
 
 def _next_multiple(env_steps: int, every: int) -> int:

@@ -278,3 +278,33 @@ def test_a_terminal_shows_a_live_display(tmp_path: Path) -> None:
     text = screen.decode(errors="replace")
     for word in ("steps/s", "updates/s", "evaluation", "ETA", "1,000/1,000 steps", "finished"):
         assert word in text
+
+
+def test_resume_auto_starts_a_run_and_then_goes_on_with_it(invoke: Invoke, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    flags = ["CartPole-v1", "--algo", "dqn", "--local", "--run-dir", run, "--resume", "auto"]
+    code, out, err = invoke("train", *flags, *set_flags("dqn"))
+    assert code == 0, err
+    assert "resuming" not in out
+    code, out, err = invoke("train", *flags, *set_flags("dqn", steps=1200))
+    assert code == 0, err
+    assert f"resuming {run} at step 1000" in out
+    assert "finished: 1200 steps" in out
+
+
+def test_an_environment_that_breaks_ends_the_run_in_one_sentence(
+    invoke: Invoke, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    flags = set_flags("dqn", **{"env.kwargs": {"after": 450}, "env.copies": 1})
+    code, _, err = invoke(
+        "train", "broken_envs:FailsLater", "--algo", "dqn", "--local", "--run-dir", run, *flags
+    )
+    assert code == 1
+    assert err.count("\n") == 1
+    assert "RuntimeError: the simulator is on fire" in err
+    assert f"repertory resume {run}" in err
+    assert CheckpointStore(run / "checkpoints").newest_valid().env_steps == 300
+    last = json.loads((run / "events.jsonl").read_text().splitlines()[-1])
+    assert last["event"] == "failed"
+    assert "on fire" in last["traceback"]

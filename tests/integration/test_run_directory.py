@@ -180,7 +180,7 @@ def test_a_callback_can_stop_the_run(tmp_path: Path) -> None:
 def test_a_diverging_run_stops_with_a_reason_and_keeps_whole_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(RepertoryError, match=r"diverged.*learner\.lr"):
         train(
-            "exploding:ExplodingReward",
+            "broken_envs:ExplodingReward",
             "td3",
             steps=2000,
             run_dir=tmp_path / "run",
