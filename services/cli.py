@@ -6,8 +6,10 @@ standard error; exit code 2 means the call was wrong, 1 that something failed.
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -324,7 +326,19 @@ def _summarise(result: RunResult) -> None:
     print(f"next         repertory play {run_dir}; repertory plot {run_dir}")
 
 
+def make_user_code_importable() -> None:
+    """Lets `my_module:Env-v0` name a file of the current folder.
+
+    Our packages have plain names that such a folder may use too: ours are imported first, and the
+    folder comes last in the search, so that neither can take the other's place by accident.
+    """
+    for package in ("repertory", "buffer_server", "actors", "learner", "services"):
+        importlib.import_module(package)
+    sys.path.append(os.getcwd())
+
+
 def main() -> None:
+    make_user_code_importable()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         app.cli(

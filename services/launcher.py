@@ -72,7 +72,9 @@ def resume(
     directory.lock()
     try:
         checkpoint = directory.checkpoints.newest_valid()
-        reporter.message(f"resuming {run_dir} at step {checkpoint.env_steps}")
+        reporter.message(f"resuming {run_dir} at step {checkpoint.env_steps} of {config.steps}")
+        if checkpoint.env_steps >= config.steps:
+            reporter.message("all of its steps are taken: --steps N asks for more")
         directory.update_config(config)
         return LocalRun(config, spec, directory, reporter, hooks, checkpoint).run()
     finally:

@@ -280,6 +280,27 @@ def test_a_terminal_shows_a_live_display(tmp_path: Path) -> None:
         assert word in text
 
 
+def test_code_in_the_current_folder_is_importable_and_decoys_change_nothing(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "my_envs.py").write_text(
+        "import gymnasium as gym\n"
+        "def make_env():\n"
+        "    return gym.make('CartPole-v1', disable_env_checker=True)\n"
+    )
+    for decoy in ("actors.py", "learner.py"):
+        (tmp_path / decoy).write_text("raise RuntimeError('the decoy was imported')\n")
+    (tmp_path / "services").mkdir()
+    (tmp_path / "services" / "__init__.py").write_text("raise RuntimeError('the decoy')\n")
+    process = subprocess.run(
+        [Path(sys.executable).parent / "repertory", "train", "my_envs:make_env", "--algo", "dqn",
+         "--local", "--run-dir", "run", *set_flags("dqn")],
+        cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert "finished" in process.stdout
+
+
 def test_resume_auto_starts_a_run_and_then_goes_on_with_it(invoke: Invoke, tmp_path: Path) -> None:
     run = tmp_path / "run"
     flags = ["CartPole-v1", "--algo", "dqn", "--local", "--run-dir", run, "--resume", "auto"]
@@ -288,7 +309,7 @@ def test_resume_auto_starts_a_run_and_then_goes_on_with_it(invoke: Invoke, tmp_p
     assert "resuming" not in out
     code, out, err = invoke("train", *flags, *set_flags("dqn", steps=1200))
     assert code == 0, err
-    assert f"resuming {run} at step 1000" in out
+    assert f"resuming {run} at step 1000 of 1200" in out
     assert "finished: 1200 steps" in out
 
 
