@@ -337,9 +337,19 @@ def make_user_code_importable() -> None:
     sys.path.append(os.getcwd())
 
 
+class CurrentStderr(logging.StreamHandler):
+    """Writes to what standard error is at the moment: a live display puts itself in its place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
 def main() -> None:
     make_user_code_importable()
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=logging.WARNING, format="%(levelname)s: %(message)s", handlers=[CurrentStderr()]
+    )
     try:
         app.cli(
             prog="repertory",

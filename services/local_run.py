@@ -167,7 +167,7 @@ class LocalRun:
             if self.env_steps >= evaluate_at:
                 self._evaluate()
                 evaluate_at = _next_multiple(self.env_steps, config.evaluation.every)
-            if self.env_steps >= checkpoint_at:
+            if checkpoint_at <= self.env_steps < config.steps:
                 self._save_checkpoint()
                 checkpoint_at = _next_multiple(self.env_steps, config.checkpoint.every)
         if self._stop_reason is None and self.env_steps not in self._evaluations:
@@ -274,7 +274,7 @@ class LocalRun:
             return path
         except CheckpointError as error:
             logger.error("%s", error)
-            self._reporter.message(f"warning: {error}")
+            self._directory.record_event("checkpoint_failed", env_steps=self.env_steps)
             return None
 
     def _card(self, mean_return: float | None) -> PolicyCard:
