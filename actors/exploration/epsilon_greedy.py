@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
+from actors.exploration.memoryless import Memoryless
 from actors.exploration.schedule import Schedule
 from repertory.errors import UsageError
 from repertory.settings import PartSettings
@@ -13,7 +12,7 @@ from repertory.specs import EnvSpec
 from repertory.types import Array
 
 
-class EpsilonGreedy:
+class EpsilonGreedy(Memoryless):
     class Config(PartSettings):
         name: str = "epsilon_greedy"
         epsilon: Schedule = Schedule(start=1.0, final=0.05, steps=10_000)
@@ -32,12 +31,3 @@ class EpsilonGreedy:
         random = rng.random(copies) < self._epsilon.at(env_steps)
         random_action = self._spec.random_actions(copies, rng)
         return np.where(random.reshape(-1, *[1] * (action.ndim - 1)), random_action, action)
-
-    def begin_episode(self, starting: Array) -> None:
-        pass  # no memory from one step to the next
-
-    def state(self) -> dict[str, Array]:
-        return {}
-
-    def load_state(self, arrays: Mapping[str, Array]) -> None:
-        pass

@@ -5,10 +5,9 @@ The deviation is in units of half the action range: 0.1 moves an action in [-2, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
+from actors.exploration.memoryless import Memoryless
 from actors.exploration.schedule import Schedule
 from repertory.errors import UsageError
 from repertory.settings import PartSettings
@@ -16,7 +15,7 @@ from repertory.specs import EnvSpec
 from repertory.types import Array
 
 
-class Gaussian:
+class Gaussian(Memoryless):
     class Config(PartSettings):
         name: str = "gaussian"
         std: Schedule = Schedule(start=0.1)
@@ -28,15 +27,6 @@ class Gaussian:
     def explore(self, action: Array, env_steps: int, rng: np.random.Generator) -> Array:
         noise = self._std.at(env_steps) * rng.standard_normal(action.shape, dtype=np.float32)
         return np.clip(action + noise, -1, 1, dtype=np.float32)
-
-    def begin_episode(self, starting: Array) -> None:
-        pass  # no memory from one step to the next
-
-    def state(self) -> dict[str, Array]:
-        return {}
-
-    def load_state(self, arrays: Mapping[str, Array]) -> None:
-        pass
 
 
 def require_continuous(spec: EnvSpec, name: str) -> None:

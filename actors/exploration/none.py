@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
+from actors.exploration.memoryless import Memoryless
 from repertory.settings import PartSettings
 from repertory.specs import EnvSpec
 from repertory.types import Array
 
 
-class NoExploration:
+class NoExploration(Memoryless):
     class Config(PartSettings):
         name: str = "none"
 
@@ -20,12 +19,3 @@ class NoExploration:
 
     def explore(self, action: Array, env_steps: int, rng: np.random.Generator) -> Array:
         return action
-
-    def begin_episode(self, starting: Array) -> None:
-        pass
-
-    def state(self) -> dict[str, Array]:
-        return {}
-
-    def load_state(self, arrays: Mapping[str, Array]) -> None:
-        pass
