@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from repertory.config import RunConfig
 from repertory.envs import probe
-from repertory.errors import UsageError
+from repertory.errors import RepertoryError, UsageError
 from repertory.parts import load_attribute
 from repertory.protocols import Callback
 from repertory.specs import EnvSpec
@@ -50,7 +51,12 @@ def train(
     hooks = [*callbacks, *_callbacks(config)]
     directory = RunDirectory.create(run_dir, config, overwrite=overwrite)
     try:
-        return LocalRun(config, spec, directory, reporter, hooks).run()
+        try:
+            run = LocalRun(config, spec, directory, reporter, hooks)
+        except RepertoryError:  # refused by a part before the first step: leave nothing behind
+            shutil.rmtree(run_dir)
+            raise
+        return run.run()
     finally:
         directory.close()
 
