@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-all check format clean
+.PHONY: setup demo test test-all check format proto clean
 
 setup: $(STAMP)
 
@@ -23,7 +23,7 @@ demo: $(STAMP)
 	$(BIN)/repertory plot runs/demo/ppo runs/demo/dqn --out runs/demo/curves.png
 
 # Two workers, one torch thread each: the suite is made for two cores.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist load --maxschedchunk 1
 
 test: $(STAMP)
 	$(PYTEST) -m "not slow"
@@ -36,6 +36,9 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+proto: $(STAMP)
+	$(BIN)/python -m buffer_server.proto.generate
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

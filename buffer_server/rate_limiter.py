@@ -12,7 +12,8 @@ surplus > error_buffer - samples_per_insert * b, a sample of s items only while
 surplus < s - error_buffer. `check_insert` and `check_sample` refuse every batch that alone exceeds
 the error buffer, so the first limit is never below 0, the second never above, and no surplus lies
 beyond both. Before min_size the surplus is negative, so an insert never waits. The sums are exact
-integers: rounding cannot open a gap either.
+integers: rounding cannot open a gap either. Since that holds for every surplus, it also holds after
+`configure` has changed the settings, for every batch that the new ones allow.
 """
 
 from __future__ import annotations
@@ -39,19 +40,11 @@ class RateLimiter:
         samples_per_insert: float | None = None,
         error_buffer: float | None = None,
     ) -> None:
-        _check_settings(min_size, samples_per_insert, error_buffer)
-        self.min_size = min_size
-        self.samples_per_insert = samples_per_insert
-        self.error_buffer = error_buffer
-        # As the settings were written: 0.1 means one tenth, not the float next to it.
-        ratio = Fraction(str(samples_per_insert or 0.0))
-        # The surplus times `_per_sample` is an integer.
-        self._per_insert, self._per_sample = ratio.numerator, ratio.denominator
-        self._limit = math.floor(Fraction(str(error_buffer or 0.0)) * self._per_sample)
         self._inserted = 0
         self._sampled = 0
         self._inserted_origin = min_size  # where the surplus is zero
         self._sampled_origin = 0
+        self._set(min_size, samples_per_insert, error_buffer)
 
     @property
     def insert_count(self) -> int:
@@ -65,6 +58,15 @@ class RateLimiter:
     def surplus(self) -> float:
         """Samples that are owed for what was inserted; negative where sampling runs ahead."""
         return self._scaled_surplus() / self._per_sample
+
+    def configure(
+        self, *, min_size: int, samples_per_insert: float | None, error_buffer: float | None
+    ) -> None:
+        """Other settings from here on; refused ones change nothing. The counts stay."""
+        before = (self.min_size, self.samples_per_insert)
+        self._set(min_size, samples_per_insert, error_buffer)
+        if before != (min_size, samples_per_insert):
+            self._start_anew()
 
     def check_insert(self, count: int) -> None:
         """Raises for a batch that could wait for ever."""
@@ -128,10 +130,26 @@ class RateLimiter:
         self._sampled_origin = int(state["sampled_origin"])
         mine = self.state()
         if any(state[name] != mine[name] for name in ("min_size", "samples_per_insert")):
-            # Under another ratio the old counts would mean a huge debt, and one side would stand
-            # still until it was paid. The new ratio holds from here on.
-            self._inserted_origin = max(self._inserted, self.min_size)
-            self._sampled_origin = self._sampled
+            self._start_anew()
+
+    def _set(
+        self, min_size: int, samples_per_insert: float | None, error_buffer: float | None
+    ) -> None:
+        _check_settings(min_size, samples_per_insert, error_buffer)
+        self.min_size = min_size
+        self.samples_per_insert = samples_per_insert
+        self.error_buffer = error_buffer
+        # As the settings were written: 0.1 means one tenth, not the float next to it.
+        ratio = Fraction(str(samples_per_insert or 0.0))
+        # The surplus times `_per_sample` is an integer.
+        self._per_insert, self._per_sample = ratio.numerator, ratio.denominator
+        self._limit = math.floor(Fraction(str(error_buffer or 0.0)) * self._per_sample)
+
+    def _start_anew(self) -> None:
+        """Under another ratio the old counts would mean a huge debt, and one side would stand
+        still until it was paid. The new ratio holds from here on."""
+        self._inserted_origin = max(self._inserted, self.min_size)
+        self._sampled_origin = self._sampled
 
     def _scaled_surplus(self) -> int:
         owed = self._per_insert * (self._inserted - self._inserted_origin)

@@ -1,7 +1,8 @@
 """One named place for experience: a storage, a sampler and a rate limiter behind one lock.
 
 `Table` is the `Replay` of a single process; `buffer_server`'s service puts it on the network, and
-nothing here knows of that. Every call that may wait has a deadline, and says what it waited for.
+nothing here knows of that. Every call that may wait has a deadline, and says what it waited for;
+`blocked` lists those who wait, `dismiss` sends one away, and `configure_limiter` may let them pass.
 
 A sampler that uses items up (`Fifo`) makes the table a queue: an insert waits rather than overwrite
 an item that is still wanted. So that a half full queue cannot hold up both sides, such a table
@@ -14,13 +15,18 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 
+from buffer_server.callers import Blocked, Caller, CallerDismissed, Operation
 from buffer_server.rate_limiter import RateLimiter
 from buffer_server.samplers.protocol import Sampler
+from buffer_server.statistics import TableStatistics
 from buffer_server.storage import Storage
+from buffer_server.writer_ledger import Origin, WriterLedger
 from repertory.config import LearnerConfig, OnPolicyConfig, RunConfig
 from repertory.errors import CheckpointError, ReplayTimeout, UsageError
 from repertory.parts import lookup
@@ -29,6 +35,15 @@ from repertory.specs import EnvSpec
 from repertory.types import Array, ColumnSpec, Sample, Signature, TransitionBatch
 
 INSERT_TIMEOUT_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    caller: Caller
+    operation: Operation
+    items: int
+    since: float  # on the monotonic clock
+    explain: Callable[[], str]
 
 
 class Table:
@@ -48,12 +63,8 @@ class Table:
                 f"table {name!r} has a capacity of {capacity}, but its sampler was made for "
                 f"{sampler.capacity}: make both with the same"
             )
-        if sampler.consumes and limiter.samples_per_insert is not None:
-            raise UsageError(
-                f"table {name!r} uses its items up, so samples_per_insert "
-                f"{limiter.samples_per_insert:g} could stop both sides: leave it out"
-            )
         self.name = name
+        self.signature = signature
         self._storage = Storage(signature, capacity)
         self._sampler = sampler
         self._limiter = limiter
@@ -61,11 +72,13 @@ class Table:
         self._bits = np.random.PCG64(seed)
         self._rng = np.random.Generator(self._bits)
         self._changed = threading.Condition()
-        if limiter.min_size > self._largest_batch:
-            raise UsageError(
-                f"min_size {limiter.min_size} of table {name!r} is never reached: with a capacity "
-                f"of {capacity} it may be {self._largest_batch} at most; lower it or raise that"
-            )
+        self._ledger = WriterLedger()
+        self._duplicate_inserts = 0
+        self._waiting: list[_Waiting] = []
+        self._closed: str | None = None  # why nobody may wait any more
+        # What callers use now, and a change of the limiter must go on allowing.
+        self._batch_in_use: dict[Operation, int] = {"insert": 0, "sample": 0}
+        self._check_limiter(limiter.min_size, limiter.samples_per_insert)
 
     @property
     def size(self) -> int:
@@ -97,39 +110,70 @@ class Table:
         timeout_seconds: float = INSERT_TIMEOUT_SECONDS,
     ) -> int:
         """All items of the batch or, with an error, none. Returns how many there were."""
+        self.insert_once(None, batch, priorities, timeout_seconds=timeout_seconds)
+        return len(batch)
+
+    def insert_once(
+        self,
+        origin: Origin | None,
+        batch: TransitionBatch,
+        priorities: Array | None = None,
+        *,
+        timeout_seconds: float,
+        caller: Caller | None = None,
+    ) -> bool:
+        """Like `insert`, but an origin that was here before is not inserted again: then False."""
         count = len(batch)
         self._storage.check(batch)
-        self._limiter.check_insert(count)
         self._check_queue_batch("an insert", count)
-        if count == 0:
-            return 0
+
+        def done() -> bool:
+            return origin is not None and self._ledger.contains(origin)
+
+        def ready() -> bool:
+            return done() or (self._room() >= count and self._limiter.can_insert(count))
+
+        def explain() -> str:
+            return f"did not take {count} items: {self._why_insert_blocked(count)}"
+
         with self._changed:
-            self._wait_until(
-                lambda: self._room() >= count and self._limiter.can_insert(count),
-                lambda: f"did not take {count} items: {self._why_insert_blocked(count)}",
-                timeout_seconds,
-            )
+            self._limiter.check_insert(count)
+            if count == 0:
+                return True
+            self._batch_in_use["insert"] = count
+            waiting = _Waiting(caller or Caller(""), "insert", count, time.monotonic(), explain)
+            self._wait_until(ready, waiting, timeout_seconds)
+            if done():
+                self._duplicate_inserts += 1
+                return False
             first = self._storage.next_key
             # The sampler goes first: it may refuse the priorities, the storage was asked above.
             self._sampler.on_insert(np.arange(first, first + count, dtype=np.int64), priorities)
             self._storage.append(batch)
             self._limiter.inserted(count)
+            if origin is not None:
+                self._ledger.note(origin)
             self._changed.notify_all()
-        return count
+        return True
 
-    def sample(self, size: int, *, timeout_seconds: float) -> Sample:
+    def sample(self, size: int, *, timeout_seconds: float, caller: Caller | None = None) -> Sample:
         """Copies of `size` chosen items."""
         if size < 1:
             raise UsageError(f"a sample of {size} items was asked for: give at least 1")
-        self._limiter.check_sample(size)
         self._check_queue_batch("a sample", size)
         needed = size if self._sampler.consumes else 1
+
+        def ready() -> bool:
+            return self._available() >= needed and self._limiter.can_sample(size)
+
+        def explain() -> str:
+            return f"had no {size} items to give: {self._why_sample_blocked(size, needed)}"
+
         with self._changed:
-            self._wait_until(
-                lambda: self._available() >= needed and self._limiter.can_sample(size),
-                lambda: f"had no {size} items to give: {self._why_sample_blocked(size, needed)}",
-                timeout_seconds,
-            )
+            self._limiter.check_sample(size)
+            self._batch_in_use["sample"] = size
+            waiting = _Waiting(caller or Caller(""), "sample", size, time.monotonic(), explain)
+            self._wait_until(ready, waiting, timeout_seconds)
             chosen = self._sampler.select(size, self._storage.live_keys, self._rng)
             batch = self._storage.gather(chosen.keys)
             self._limiter.sampled(size)
@@ -148,6 +192,70 @@ class Table:
             live = self._storage.live(keys)
             self._sampler.update(keys[live], priorities[live])
 
+    def configure_limiter(
+        self,
+        *,
+        min_size: int,
+        samples_per_insert: float | None = None,
+        error_buffer: float | None = None,
+    ) -> None:
+        """Other settings from here on, which wake those who wait. Refused if one side could stop:
+        also where a batch that waits, or the last one that came, would be too large for ever."""
+        trial = RateLimiter(
+            min_size=min_size, samples_per_insert=samples_per_insert, error_buffer=error_buffer
+        )
+        with self._changed:
+            self._check_limiter(min_size, samples_per_insert)
+            waiting = [(one.operation, one.items) for one in self._waiting]
+            for operation, items in [*self._batch_in_use.items(), *waiting]:
+                check = trial.check_insert if operation == "insert" else trial.check_sample
+                check(items)
+            self._limiter.configure(
+                min_size=min_size, samples_per_insert=samples_per_insert, error_buffer=error_buffer
+            )
+            self._changed.notify_all()
+
+    def dismiss(self, caller: Caller, reason: str) -> None:
+        """Sends a caller away, now or when it comes to wait."""
+        with self._changed:
+            caller.dismissed = reason
+            self._changed.notify_all()
+
+    def close(self, reason: str) -> None:
+        """From now on nobody waits here: those who do, and would, are sent away."""
+        with self._changed:
+            self._closed = reason
+            self._changed.notify_all()
+
+    def statistics(self) -> TableStatistics:
+        now = time.monotonic()
+        with self._changed:
+            limiter = self._limiter
+            item_nbytes = self.nbytes // self.capacity
+            return TableStatistics(
+                size=self._storage.size,
+                capacity=self.capacity,
+                size_nbytes=self._storage.size * item_nbytes,
+                capacity_nbytes=self.nbytes,
+                inserted=limiter.insert_count,
+                sampled=limiter.sample_count,
+                duplicate_inserts=self._duplicate_inserts,
+                min_size=limiter.min_size,
+                samples_per_insert=limiter.samples_per_insert,
+                error_buffer=limiter.error_buffer,
+                surplus=limiter.surplus,
+                blocked=tuple(
+                    Blocked(
+                        waiting.caller.name,
+                        waiting.operation,
+                        waiting.items,
+                        max(0.0, now - waiting.since),
+                        waiting.explain(),
+                    )
+                    for waiting in self._waiting
+                ),
+            )
+
     def arrays(self) -> dict[str, Array]:
         """Everything that decides what comes next, as copies under flat names."""
         with self._changed:
@@ -157,6 +265,7 @@ class Table:
                 **{f"storage/{name}": array for name, array in self._storage.arrays().items()},
                 **{f"sampler/{name}": array for name, array in sampler.items()},
                 **{f"limiter/{name}": np.asarray(number) for name, number in limiter.items()},
+                **{f"ledger/{name}": array for name, array in self._ledger.arrays().items()},
                 "generator": _pack_generator(self._bits),
             }
 
@@ -166,6 +275,11 @@ class Table:
             sampler = self._part(arrays, "sampler/", self._sampler.arrays(range(0)))
             limiter = self._part(arrays, "limiter/", self._limiter.state())
             generator = self._part(arrays, "generator", {"": None})
+            ledger = {  # checkpoints from before there were writers have none
+                name.removeprefix("ledger/"): array
+                for name, array in arrays.items()
+                if name.startswith("ledger/")
+            }
             self._storage.load_arrays(
                 {
                     name.removeprefix("storage/"): array
@@ -175,23 +289,52 @@ class Table:
             )
             self._sampler.load_arrays(sampler, self._storage.live_keys)
             self._limiter.load_state({name: array.item() for name, array in limiter.items()})
+            self._ledger.load_arrays(ledger or WriterLedger().arrays())
             _unpack_generator(self._bits, generator[""])
             self._changed.notify_all()
 
+    def _check_limiter(self, min_size: int, samples_per_insert: float | None) -> None:
+        """Raises for a limiter that does not go with the rest of the table."""
+        if self._sampler.consumes and samples_per_insert is not None:
+            raise UsageError(
+                f"table {self.name!r} uses its items up, so samples_per_insert "
+                f"{samples_per_insert:g} could stop both sides: leave it out"
+            )
+        if min_size > self._largest_batch:
+            raise UsageError(
+                f"min_size {min_size} of table {self.name!r} is never reached: with a capacity "
+                f"of {self.capacity} it may be {self._largest_batch} at most; "
+                "lower it or raise that"
+            )
+
     def _wait_until(
-        self, ready: Callable[[], bool], explain: Callable[[], str], timeout_seconds: float
+        self, ready: Callable[[], bool], waiting: _Waiting, timeout_seconds: float
     ) -> None:
         """Gives up the lock while waiting; holds it on return, with `ready()` true."""
         if not 0 <= timeout_seconds <= threading.TIMEOUT_MAX:
             raise UsageError(f"a timeout of {timeout_seconds} s is not a deadline: give seconds")
-        deadline = time.monotonic() + timeout_seconds
-        while not ready():
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise ReplayTimeout(
-                    f"table {self.name!r}, within {timeout_seconds:g} s, {explain()}"
-                )
-            self._changed.wait(remaining)
+        if ready():
+            return
+        deadline = waiting.since + timeout_seconds
+        with self._listed(waiting):
+            while not ready():
+                dismissed = waiting.caller.dismissed or self._closed
+                if dismissed is not None:
+                    raise CallerDismissed(dismissed)
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    raise ReplayTimeout(
+                        f"table {self.name!r}, within {timeout_seconds:g} s, {waiting.explain()}"
+                    )
+                self._changed.wait(remaining)
+
+    @contextmanager
+    def _listed(self, waiting: _Waiting) -> Iterator[None]:
+        self._waiting.append(waiting)
+        try:
+            yield
+        finally:
+            self._waiting.remove(waiting)
 
     def _available(self) -> int:
         return self._sampler.available(self._storage.live_keys)

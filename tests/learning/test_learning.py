@@ -14,10 +14,10 @@ from repertory.api import evaluate, train
 
 # (algorithm, environment, environment steps, the return to reach)
 TASKS = [
+    ("sac", "Pendulum-v1", 15_000, -200),
+    ("td3", "Pendulum-v1", 15_000, -200),
     ("dqn", "CartPole-v1", 50_000, 450),
     ("ppo", "CartPole-v1", 100_000, 450),
-    ("td3", "Pendulum-v1", 15_000, -200),
-    ("sac", "Pendulum-v1", 15_000, -200),
 ]
 LONG_TASKS = [
     ("td3", "HalfCheetah-v5", 50_000, 2500),

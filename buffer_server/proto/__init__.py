@@ -1,0 +1,1 @@
+"""The protocol of the replay service: `replay.proto`, and what protoc makes of it."""

@@ -1,0 +1,267 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DTYPE_UNSPECIFIED: _ClassVar[DType]
+    BOOL: _ClassVar[DType]
+    UINT8: _ClassVar[DType]
+    INT8: _ClassVar[DType]
+    UINT16: _ClassVar[DType]
+    INT16: _ClassVar[DType]
+    UINT32: _ClassVar[DType]
+    INT32: _ClassVar[DType]
+    UINT64: _ClassVar[DType]
+    INT64: _ClassVar[DType]
+    FLOAT16: _ClassVar[DType]
+    FLOAT32: _ClassVar[DType]
+    FLOAT64: _ClassVar[DType]
+DTYPE_UNSPECIFIED: DType
+BOOL: DType
+UINT8: DType
+INT8: DType
+UINT16: DType
+INT16: DType
+UINT32: DType
+INT32: DType
+UINT64: DType
+INT64: DType
+FLOAT16: DType
+FLOAT32: DType
+FLOAT64: DType
+
+class Column(_message.Message):
+    __slots__ = ("name", "dtype", "shape", "data")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    dtype: DType
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    data: bytes
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class ColumnSignature(_message.Message):
+    __slots__ = ("name", "dtype", "shape")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    dtype: DType
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("code", "message")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    message: str
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeResponse(_message.Message):
+    __slots__ = ("protocol_version", "max_message_bytes", "tables")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    max_message_bytes: int
+    tables: _containers.RepeatedCompositeFieldContainer[TableDescription]
+    def __init__(self, protocol_version: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableDescription, _Mapping]]] = ...) -> None: ...
+
+class TableDescription(_message.Message):
+    __slots__ = ("name", "capacity_items", "capacity_bytes", "signature", "signature_hash")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_ITEMS_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_HASH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    capacity_items: int
+    capacity_bytes: int
+    signature: _containers.RepeatedCompositeFieldContainer[ColumnSignature]
+    signature_hash: int
+    def __init__(self, name: _Optional[str] = ..., capacity_items: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., signature: _Optional[_Iterable[_Union[ColumnSignature, _Mapping]]] = ..., signature_hash: _Optional[int] = ...) -> None: ...
+
+class InsertRequest(_message.Message):
+    __slots__ = ("table", "signature_hash", "writer", "sequence", "columns", "priorities", "timeout_seconds")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_HASH_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    signature_hash: int
+    writer: bytes
+    sequence: int
+    columns: _containers.RepeatedCompositeFieldContainer[Column]
+    priorities: Column
+    timeout_seconds: float
+    def __init__(self, table: _Optional[str] = ..., signature_hash: _Optional[int] = ..., writer: _Optional[bytes] = ..., sequence: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., priorities: _Optional[_Union[Column, _Mapping]] = ..., timeout_seconds: _Optional[float] = ...) -> None: ...
+
+class InsertResponse(_message.Message):
+    __slots__ = ("sequence", "items", "duplicate", "refusal")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    items: int
+    duplicate: bool
+    refusal: Refusal
+    def __init__(self, sequence: _Optional[int] = ..., items: _Optional[int] = ..., duplicate: _Optional[bool] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+
+class SampleRequest(_message.Message):
+    __slots__ = ("table", "signature_hash", "size", "timeout_seconds")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_HASH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    signature_hash: int
+    size: int
+    timeout_seconds: float
+    def __init__(self, table: _Optional[str] = ..., signature_hash: _Optional[int] = ..., size: _Optional[int] = ..., timeout_seconds: _Optional[float] = ...) -> None: ...
+
+class SampleResponse(_message.Message):
+    __slots__ = ("columns", "keys", "weights", "refusal")
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    columns: _containers.RepeatedCompositeFieldContainer[Column]
+    keys: Column
+    weights: Column
+    refusal: Refusal
+    def __init__(self, columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., keys: _Optional[_Union[Column, _Mapping]] = ..., weights: _Optional[_Union[Column, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+
+class UpdatePrioritiesRequest(_message.Message):
+    __slots__ = ("table", "keys", "priorities")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    keys: Column
+    priorities: Column
+    def __init__(self, table: _Optional[str] = ..., keys: _Optional[_Union[Column, _Mapping]] = ..., priorities: _Optional[_Union[Column, _Mapping]] = ...) -> None: ...
+
+class UpdatePrioritiesResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatisticsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatisticsResponse(_message.Message):
+    __slots__ = ("tables", "uptime_seconds", "open_streams", "running_requests", "draining")
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_STREAMS_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    tables: _containers.RepeatedCompositeFieldContainer[TableStatistics]
+    uptime_seconds: float
+    open_streams: int
+    running_requests: int
+    draining: bool
+    def __init__(self, tables: _Optional[_Iterable[_Union[TableStatistics, _Mapping]]] = ..., uptime_seconds: _Optional[float] = ..., open_streams: _Optional[int] = ..., running_requests: _Optional[int] = ..., draining: _Optional[bool] = ...) -> None: ...
+
+class TableStatistics(_message.Message):
+    __slots__ = ("name", "size_items", "capacity_items", "size_bytes", "capacity_bytes", "inserted_items", "sampled_items", "duplicate_inserts", "limiter", "surplus", "blocked")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_ITEMS_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_ITEMS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INSERTED_ITEMS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_ITEMS_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_INSERTS_FIELD_NUMBER: _ClassVar[int]
+    LIMITER_FIELD_NUMBER: _ClassVar[int]
+    SURPLUS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    size_items: int
+    capacity_items: int
+    size_bytes: int
+    capacity_bytes: int
+    inserted_items: int
+    sampled_items: int
+    duplicate_inserts: int
+    limiter: LimiterSettings
+    surplus: float
+    blocked: _containers.RepeatedCompositeFieldContainer[Blocked]
+    def __init__(self, name: _Optional[str] = ..., size_items: _Optional[int] = ..., capacity_items: _Optional[int] = ..., size_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., inserted_items: _Optional[int] = ..., sampled_items: _Optional[int] = ..., duplicate_inserts: _Optional[int] = ..., limiter: _Optional[_Union[LimiterSettings, _Mapping]] = ..., surplus: _Optional[float] = ..., blocked: _Optional[_Iterable[_Union[Blocked, _Mapping]]] = ...) -> None: ...
+
+class Blocked(_message.Message):
+    __slots__ = ("caller", "operation", "items", "seconds", "reason")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    caller: str
+    operation: str
+    items: int
+    seconds: float
+    reason: str
+    def __init__(self, caller: _Optional[str] = ..., operation: _Optional[str] = ..., items: _Optional[int] = ..., seconds: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class LimiterSettings(_message.Message):
+    __slots__ = ("min_size", "samples_per_insert", "error_buffer")
+    MIN_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PER_INSERT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_BUFFER_FIELD_NUMBER: _ClassVar[int]
+    min_size: int
+    samples_per_insert: float
+    error_buffer: float
+    def __init__(self, min_size: _Optional[int] = ..., samples_per_insert: _Optional[float] = ..., error_buffer: _Optional[float] = ...) -> None: ...
+
+class ConfigureLimiterRequest(_message.Message):
+    __slots__ = ("table", "settings")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    settings: LimiterSettings
+    def __init__(self, table: _Optional[str] = ..., settings: _Optional[_Union[LimiterSettings, _Mapping]] = ...) -> None: ...
+
+class ConfigureLimiterResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CheckpointRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CheckpointResponse(_message.Message):
+    __slots__ = ("path", "items", "bytes")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    items: int
+    bytes: int
+    def __init__(self, path: _Optional[str] = ..., items: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DrainResponse(_message.Message):
+    __slots__ = ("running_requests",)
+    RUNNING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    running_requests: int
+    def __init__(self, running_requests: _Optional[int] = ...) -> None: ...
