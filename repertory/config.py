@@ -77,6 +77,7 @@ class OnPolicyConfig(LearnerConfig):
 class ReplayConfig(Settings):
     capacity: int = Field(default=1_000_000, ge=1)  # transitions
     sampler: SamplerSettings = part_default("uniform")
+    transport: Literal["local", "grpc"] = "local"  # how a --local run reaches its replay
 
 
 class EvaluationConfig(Settings):

@@ -46,6 +46,9 @@ def train(
     config: File = None,
     set_: Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="KEY=VALUE")] = (),
     local: bool = False,
+    replay: Annotated[
+        Literal["local", "grpc"] | None, arg(metavar="local|grpc", help_behavior_hint="")
+    ] = None,
     dry_run: bool = False,
     resume: Literal["auto", "never"] = "never",
     overwrite: bool = False,
@@ -64,6 +67,8 @@ def train(
         config: A YAML file of settings.
         set_: One setting by its dotted name, as learner.lr=1e-3. May be repeated.
         local: Everything in one process, reproducible to the bit.
+        replay: How a --local run reaches its replay: as an object, or over gRPC through a socket;
+            the results are the same.
         dry_run: Check everything, print the resolved settings, start nothing.
         resume: auto goes on with the run in the run directory, if there is one.
         overwrite: Replace a run that is already in the run directory.
@@ -77,6 +82,7 @@ def train(
         "seed": seed,
         "env.copies": envs_per_actor,
         "device": device,
+        "replay.transport": replay,
     }
     overrides |= {key: value for key, value in flags.items() if value is not None}
     algorithms = algo.split(",") if algo else []

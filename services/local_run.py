@@ -31,11 +31,12 @@ from repertory.config import LearnerConfig, OffPolicyConfig, OnPolicyConfig, Run
 from repertory.errors import CheckpointError, RepertoryError
 from repertory.parts import lookup
 from repertory.policies.card import PolicyCard
-from repertory.protocols import Callback
+from repertory.protocols import Callback, Replay
 from repertory.seeding import derive_seed
 from repertory.specs import EnvSpec
 from repertory.types import WeightSnapshot
 from services.fit import choose_device
+from services.local_shard import LocalShard
 from services.metrics import EpisodeWindow, MetricLog
 from services.progress import Reporter, Status
 from services.run_directory import RunDirectory
@@ -85,10 +86,12 @@ class LocalRun:
         self._policy = algorithm.policy(state)
         self._rollout = rollout_for(config, learner_config, spec, self._policy)
         self._table = table_for(config, learner_config, spec, self._policy.extras)
+        self._shard = LocalShard(self._table) if config.replay.transport == "grpc" else None
+        self._replay: Replay = self._table if self._shard is None else self._shard.client
         self._loop = LearnerLoop(
             algorithm,
             state,
-            self._table,
+            self._replay,
             batch_size=_batch_size(config, learner_config),
             send_priorities=config.replay.sampler.name != "uniform",
         )
@@ -119,6 +122,8 @@ class LocalRun:
         title = f"{self._learner_name} on {config.env.id}"
         with ExitStack() as stack:
             stack.callback(self._rollout.close)
+            if self._shard is not None:
+                stack.callback(self._shard.close)
             stack.callback(self._log.close)
             stack.enter_context(self._signals_stop_the_run())
             self._reporter.start(title, self._status())
@@ -191,7 +196,7 @@ class LocalRun:
     def _collect(self, env_steps: int) -> None:
         collected = self._rollout.collect(env_steps)
         if collected.batch is not None:
-            self._table.insert(collected.batch)
+            self._replay.insert(collected.batch)
         self._episodes.add(collected.outcomes)
 
     def _write_metrics(self) -> None:

@@ -31,6 +31,13 @@ def test_the_same_seed_gives_the_same_metrics_and_weights(algo: str, tmp_path: P
     assert_same_end(tmp_path / "a", tmp_path / "b")
 
 
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_replay_over_grpc_changes_nothing(algo: str, tmp_path: Path) -> None:
+    small_run(algo, tmp_path / "object")
+    small_run(algo, tmp_path / "shard", **{"replay.transport": "grpc"})
+    assert_same_end(tmp_path / "object", tmp_path / "shard")
+
+
 def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
     small_run("td3", tmp_path / "a", seed=3)
     small_run("td3", tmp_path / "b", seed=4)
