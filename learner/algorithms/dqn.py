@@ -30,6 +30,7 @@ from learner.optimization import (
 from learner.tensors import TensorBatch, to_tensors
 from repertory.config import OffPolicyConfig
 from repertory.policies.greedy_q import GreedyQPolicy
+from repertory.policies.policy import policy_settings
 from repertory.settings import ExplorationSettings, part_default
 from repertory.specs import EnvSpec
 from repertory.types import Sample, UpdateResult
@@ -81,12 +82,7 @@ class DQN:
 
     def initial_state(self, spec: EnvSpec) -> State:
         config = self.config
-        policy_config = GreedyQPolicy.Config(
-            hidden_sizes=config.hidden_sizes,
-            normalize_observation=config.normalize_observation,
-            normalize_reward=config.normalize_reward,
-            dueling=config.dueling,
-        )
+        policy_config = GreedyQPolicy.Config(**policy_settings(config), dueling=config.dueling)
         with seeded_initialisation(self.seed):
             policy = GreedyQPolicy(policy_config, spec).to(self.device)
         return State(

@@ -24,6 +24,7 @@ from learner.optimization import adam, gradient_step, seeded_initialisation
 from learner.returns import generalized_advantage
 from learner.tensors import to_tensors
 from repertory.config import HiddenSizes, OnPolicyConfig
+from repertory.policies.policy import policy_settings
 from repertory.policies.stochastic import StochasticPolicy
 from repertory.specs import EnvSpec
 from repertory.types import Sample, UpdateResult
@@ -88,10 +89,7 @@ class PPO:
     def initial_state(self, spec: EnvSpec) -> State:
         config = self.config
         policy_config = StochasticPolicy.Config(
-            hidden_sizes=config.hidden_sizes,
-            normalize_observation=config.normalize_observation,
-            normalize_reward=config.normalize_reward,
-            initial_log_std=config.initial_log_std,
+            **policy_settings(config), initial_log_std=config.initial_log_std
         )
         with seeded_initialisation(self.seed):
             policy = StochasticPolicy(policy_config, spec).to(self.device)

@@ -29,6 +29,7 @@ from learner.optimization import (
 )
 from learner.tensors import TensorBatch, to_tensors
 from repertory.config import OffPolicyConfig
+from repertory.policies.policy import policy_settings
 from repertory.policies.squashed_gaussian import SquashedGaussianPolicy
 from repertory.settings import ExplorationSettings, part_default
 from repertory.specs import EnvSpec
@@ -73,11 +74,7 @@ class SAC:
 
     def initial_state(self, spec: EnvSpec) -> State:
         config = self.config
-        policy_config = SquashedGaussianPolicy.Config(
-            hidden_sizes=config.hidden_sizes,
-            normalize_observation=config.normalize_observation,
-            normalize_reward=config.normalize_reward,
-        )
+        policy_config = SquashedGaussianPolicy.Config(**policy_settings(config))
         with seeded_initialisation(self.seed):
             policy = SquashedGaussianPolicy(policy_config, spec).to(self.device)
             critic = TwinQ(spec, config.hidden_sizes).to(self.device)

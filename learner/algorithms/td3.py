@@ -29,6 +29,7 @@ from learner.optimization import (
 from learner.tensors import TensorBatch, to_tensors
 from repertory.config import OffPolicyConfig
 from repertory.policies.deterministic import DeterministicPolicy
+from repertory.policies.policy import policy_settings
 from repertory.settings import ExplorationSettings, part_default
 from repertory.specs import EnvSpec
 from repertory.types import Sample, UpdateResult
@@ -70,11 +71,7 @@ class TD3:
 
     def initial_state(self, spec: EnvSpec) -> State:
         config = self.config
-        policy_config = DeterministicPolicy.Config(
-            hidden_sizes=config.hidden_sizes,
-            normalize_observation=config.normalize_observation,
-            normalize_reward=config.normalize_reward,
-        )
+        policy_config = DeterministicPolicy.Config(**policy_settings(config))
         with seeded_initialisation(self.seed):
             policy = DeterministicPolicy(policy_config, spec).to(self.device)
             critic = TwinQ(spec, config.hidden_sizes).to(self.device)

@@ -7,13 +7,14 @@ card can rebuild it without the algorithm that trained it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from repertory.config import LearnerConfig
 from repertory.errors import CheckpointError
 from repertory.parts import lookup
 from repertory.policies.normalizer import Normalizer
@@ -26,6 +27,15 @@ class PolicyConfig(PartSettings):
     hidden_sizes: tuple[int, ...] = Field(default=(256, 256))
     normalize_observation: bool = False
     normalize_reward: bool = False
+
+
+def policy_settings(learner: LearnerConfig) -> dict[str, Any]:
+    """What every policy takes over from its learner's settings."""
+    return {
+        "hidden_sizes": learner.hidden_sizes,
+        "normalize_observation": learner.normalize_observation,
+        "normalize_reward": learner.normalize_reward,
+    }
 
 
 class TorchPolicy(nn.Module):

@@ -41,7 +41,8 @@ def test_gymnasium_id():
 def test_module_and_id_imports_the_module_that_registers_it(tmp_path, monkeypatch):
     (tmp_path / "my_registered_envs.py").write_text(
         "import gymnasium\n"
-        "gymnasium.register(id='Mine-v0', entry_point='probes:Counter', max_episode_steps=2)\n"
+        "counter = 'scripted_envs:Counter'\n"
+        "gymnasium.register(id='Mine-v0', entry_point=counter, max_episode_steps=2)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     try:
@@ -56,8 +57,8 @@ def test_module_and_id_imports_the_module_that_registers_it(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     "config",
     [
-        EnvConfig(id="probes:Counter", kwargs={"lengths": [2]}),
-        EnvConfig(id="probes:make_counter", kwargs={"length": 2}),
+        EnvConfig(id="scripted_envs:Counter", kwargs={"lengths": [2]}),
+        EnvConfig(id="scripted_envs:make_counter", kwargs={"length": 2}),
     ],
     ids=["class", "function"],
 )
@@ -83,12 +84,12 @@ def test_render_mode_reaches_the_environment():
 @pytest.mark.parametrize(
     ("wrappers", "reward"),
     [
-        (("probes:TimesTen", "probes:PlusOne"), 1 * 10 + 1),
-        (("probes:PlusOne", "probes:TimesTen"), (1 + 1) * 10),
+        (("scripted_envs:TimesTen", "scripted_envs:PlusOne"), 1 * 10 + 1),
+        (("scripted_envs:PlusOne", "scripted_envs:TimesTen"), (1 + 1) * 10),
     ],
 )
 def test_wrappers_are_put_on_innermost_first(wrappers, reward):
-    env = make_env(EnvConfig(id="probes:Counter", wrappers=wrappers))
+    env = make_env(EnvConfig(id="scripted_envs:Counter", wrappers=wrappers))
     env.reset()
     assert env.step(0)[1] == reward
 
@@ -104,7 +105,9 @@ def test_wrappers_are_put_on_innermost_first(wrappers, reward):
 )
 def test_reward_function_sees_the_end_but_cannot_change_it(ending, terminated, truncated):
     kwargs = {"lengths": [1], "endings": [ending]} if ending else {"lengths": [9]}
-    config = EnvConfig(id="probes:Counter", kwargs=kwargs, reward_function="probes:shaped_reward")
+    config = EnvConfig(
+        id="scripted_envs:Counter", kwargs=kwargs, reward_function="scripted_envs:shaped_reward"
+    )
     env = make_env(config)
     env.reset()
     _, reward, *end, _ = env.step(0)
@@ -115,32 +118,34 @@ def test_reward_function_sees_the_end_but_cannot_change_it(ending, terminated, t
 
 def test_reward_function_sees_the_observation_of_each_step_and_episode():
     config = EnvConfig(
-        id="probes:Counter", kwargs={"lengths": [2]}, reward_function="probes:shaped_reward"
+        id="scripted_envs:Counter",
+        kwargs={"lengths": [2]},
+        reward_function="scripted_envs:shaped_reward",
     )
     rewards = [step[1] for step in play(make_env(config), 4)[1:]]
     assert rewards == [0 + 1, 1000 + 1 + 2, 0 + 1, 1000 + 1 + 2]
 
 
-@pytest.mark.parametrize("id", ["probes:Counter", "CartPole-v1"])
+@pytest.mark.parametrize("id", ["scripted_envs:Counter", "CartPole-v1"])
 def test_step_limit_truncates_and_does_not_terminate(id):
-    kwargs = {"lengths": [50]} if id == "probes:Counter" else {}
+    kwargs = {"lengths": [50]} if id == "scripted_envs:Counter" else {}
     env = make_env(EnvConfig(id=id, kwargs=kwargs, max_episode_steps=3))
     env.reset()
     ends = [env.step(step % 2)[2:4] for step in range(3)]
     assert ends == [(False, False), (False, False), (False, True)]
 
 
-@pytest.mark.parametrize("id", ["probes:Counter", "CartPole-v1"])
+@pytest.mark.parametrize("id", ["scripted_envs:Counter", "CartPole-v1"])
 def test_step_limit_is_in_the_description(id):
     assert probe(EnvConfig(id=id, max_episode_steps=30)).max_episode_steps == 30
 
 
 def test_reward_function_sees_the_truncation_of_the_step_limit():
     config = EnvConfig(
-        id="probes:Counter",
+        id="scripted_envs:Counter",
         kwargs={"lengths": [50]},
         max_episode_steps=2,
-        reward_function="probes:shaped_reward",
+        reward_function="scripted_envs:shaped_reward",
     )
     assert [step[1] for step in play(make_env(config), 2)[1:]] == [0 + 1, 100 + 1 + 2]
 
@@ -161,7 +166,7 @@ def test_reward_function_sees_the_truncation_of_the_step_limit():
     ],
 )
 def test_observations_become_flat_float32(space, width):
-    config = EnvConfig(id="probes:Odd", kwargs={"space": space})
+    config = EnvConfig(id="scripted_envs:Odd", kwargs={"space": space})
     spec = probe(config)
     assert (spec.observation_kind, spec.observation_shape) == ("vector", (width,))
     assert spec.observation_dtype == "<f4"
@@ -186,7 +191,7 @@ def test_discrete_observation_is_one_hot():
     ],
 )
 def test_pixels_are_channel_first_bytes(kwargs, shape):
-    config = EnvConfig(id="probes:Frames", kwargs=kwargs)
+    config = EnvConfig(id="scripted_envs:Frames", kwargs=kwargs)
     spec = probe(config)
     assert (spec.observation_kind, spec.observation_shape) == ("pixels", shape)
     assert spec.observation_dtype == "|u1"
@@ -200,7 +205,7 @@ def test_pixels_are_channel_first_bytes(kwargs, shape):
 
 def stacked_pixels(layout: str, channels: int) -> np.ndarray:
     config = EnvConfig(
-        id="probes:Frames", kwargs={"layout": layout, "channels": channels}, frame_stack=3
+        id="scripted_envs:Frames", kwargs={"layout": layout, "channels": channels}, frame_stack=3
     )
     env = make_env(config)
     env.reset()
@@ -226,7 +231,7 @@ def test_stacked_channel_first_frames_join_the_channels():
 
 
 def test_stacked_vectors_are_one_vector_oldest_first():
-    config = EnvConfig(id="probes:Counter", kwargs={"lengths": [9]}, frame_stack=3)
+    config = EnvConfig(id="scripted_envs:Counter", kwargs={"lengths": [9]}, frame_stack=3)
     env = make_env(config)
     env.reset()
     env.step(0)
@@ -235,7 +240,7 @@ def test_stacked_vectors_are_one_vector_oldest_first():
 
 
 def test_stack_of_a_new_episode_holds_nothing_of_the_old_one():
-    env = make_env(EnvConfig(id="probes:Counter", kwargs={"lengths": [2]}, frame_stack=3))
+    env = make_env(EnvConfig(id="scripted_envs:Counter", kwargs={"lengths": [2]}, frame_stack=3))
     play(env, 1)
     np.testing.assert_array_equal(env.reset()[0], [1, 0, 1, 0, 1, 0])
 
@@ -248,14 +253,14 @@ def first_observations(config: EnvConfig, episodes: int, **identity) -> np.ndarr
     return np.stack([env.reset()[0] for _ in range(episodes)])
 
 
-@pytest.mark.parametrize("id", ["CartPole-v1", "Pendulum-v1", "probes:Seeded"])
+@pytest.mark.parametrize("id", ["CartPole-v1", "Pendulum-v1", "scripted_envs:Seeded"])
 def test_every_episode_begins_differently(id):
     seen = first_observations(EnvConfig(id=id), 20)
     assert len(np.unique(seen, axis=0)) == 20
 
 
 def test_same_seed_role_copy_and_episode_repeat_exactly():
-    config = EnvConfig(id="probes:Seeded")
+    config = EnvConfig(id="scripted_envs:Seeded")
     runs = [
         play(make_env(config, seed=7, role="evaluation", copy=2), 50, action=1) for _ in range(2)
     ]
@@ -301,7 +306,7 @@ def test_copies_side_by_side_have_the_seeds_of_single_ones(vector):
 @pytest.mark.parametrize(("vector", "kind"), [("sync", SyncVectorEnv), ("async", AsyncVectorEnv)])
 def test_vector_environment_is_of_the_kind_asked_for_and_resets_in_the_same_step(vector, kind):
     env = make_vector_env(
-        EnvConfig(id="probes:Counter", vector=vector), copies=2, seed=0, role="rollout"
+        EnvConfig(id="scripted_envs:Counter", vector=vector), copies=2, seed=0, role="rollout"
     )
     try:
         assert isinstance(env, kind)
@@ -311,7 +316,7 @@ def test_vector_environment_is_of_the_kind_asked_for_and_resets_in_the_same_step
 
 
 def test_one_copy_needs_no_process_of_its_own():
-    config = EnvConfig(id="probes:Counter", vector="async")
+    config = EnvConfig(id="scripted_envs:Counter", vector="async")
     env = make_vector_env(config, copies=1, seed=0, role="rollout")
     assert isinstance(env, SyncVectorEnv)
 
@@ -319,7 +324,7 @@ def test_one_copy_needs_no_process_of_its_own():
 def test_sync_and_async_copies_live_the_same_life():
     streams = []
     for vector in ("sync", "async"):
-        config = EnvConfig(id="probes:Seeded", kwargs={"longest": 4}, vector=vector)
+        config = EnvConfig(id="scripted_envs:Seeded", kwargs={"longest": 4}, vector=vector)
         env = make_vector_env(config, copies=2, seed=5, role="rollout")
         try:
             steps = [env.reset()[0]]
@@ -402,9 +407,9 @@ def test_episode_too_long_to_keep_is_given_up_for_the_next(monkeypatch):
 
 
 def test_episode_that_ends_sooner_when_played_again_is_given_up():
-    longer = make_env(EnvConfig(id="probes:Counter", kwargs={"lengths": [9]}))
+    longer = make_env(EnvConfig(id="scripted_envs:Counter", kwargs={"lengths": [9]}))
     play(longer, 5)
-    shorter = make_env(EnvConfig(id="probes:Counter", kwargs={"lengths": [2]}))
+    shorter = make_env(EnvConfig(id="scripted_envs:Counter", kwargs={"lengths": [2]}))
     replayed, same = shorter.replay_episode([longer.episode_record()], [None])
     assert not same
     assert replayed[1] == 0  # the first step of a new episode
@@ -412,7 +417,9 @@ def test_episode_that_ends_sooner_when_played_again_is_given_up():
 
 def test_seeded_episodes_is_the_outermost_wrapper():
     config = EnvConfig(
-        id="probes:Counter", wrappers=("probes:PlusOne",), reward_function="probes:shaped_reward"
+        id="scripted_envs:Counter",
+        wrappers=("scripted_envs:PlusOne",),
+        reward_function="scripted_envs:shaped_reward",
     )
     env = make_env(config)
     assert isinstance(env, SeededEpisodes)
@@ -437,7 +444,7 @@ def assert_one_sentence(error: BaseException, *words: str) -> None:
         ("CartPole-v9", ["there is no environment 'CartPole-v9'", "did you mean CartPole-v1?"]),
         ("no_such_module:Env-v0", ["cannot import 'no_such_module'", "PYTHONPATH"]),
         ("no_such_module:make", ["cannot import 'no_such_module'", "PYTHONPATH"]),
-        ("probes:Countr", ["has no 'Countr'", "did you mean Counter?"]),
+        ("scripted_envs:Countr", ["has no 'Countr'", "did you mean Counter?"]),
     ],
 )
 def test_id_that_leads_nowhere_is_refused_with_a_remedy(id, words):
@@ -449,7 +456,7 @@ def test_id_that_leads_nowhere_is_refused_with_a_remedy(id, words):
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("init", ["cannot make probes:Broken", "no such level"]),
+        ("init", ["cannot make scripted_envs:Broken", "no such level"]),
         ("reset", ["failed when tried out", "RuntimeError: the simulator is gone"]),
         ("step", ["failed when tried out", "ZeroDivisionError: division by zero"]),
         ("shape", ["observations have shape (4,)", "its space says (3,)"]),
@@ -461,8 +468,8 @@ def test_id_that_leads_nowhere_is_refused_with_a_remedy(id, words):
 )
 def test_environment_that_breaks_its_promise_is_named_before_the_run(how, words):
     with pytest.raises(EnvironmentFailure) as caught:
-        probe(EnvConfig(id="probes:Broken", kwargs={"how": how}))
-    assert_one_sentence(caught.value, "probes:Broken", *words)
+        probe(EnvConfig(id="scripted_envs:Broken", kwargs={"how": how}))
+    assert_one_sentence(caught.value, "scripted_envs:Broken", *words)
 
 
 def test_kwargs_that_the_environment_does_not_take_are_named():
@@ -472,11 +479,11 @@ def test_kwargs_that_the_environment_does_not_take_are_named():
 
 def test_wrapper_that_does_not_exist_is_named():
     with pytest.raises(UsageError, match="has no 'NoWrapper' for the environment wrapper"):
-        probe(EnvConfig(id="CartPole-v1", wrappers=("probes:NoWrapper",)))
+        probe(EnvConfig(id="CartPole-v1", wrappers=("scripted_envs:NoWrapper",)))
 
 
 def test_reward_function_that_fails_is_named():
-    config = EnvConfig(id="CartPole-v1", reward_function="probes:failing_reward")
+    config = EnvConfig(id="CartPole-v1", reward_function="scripted_envs:failing_reward")
     with pytest.raises(EnvironmentFailure, match="failed when tried out: KeyError: 'velocity'"):
         probe(config)
 

@@ -46,7 +46,7 @@ def returns(policy, config: EnvConfig, *, episodes: int, seed: int = 0, **option
 
 
 PENDULUM = EnvConfig(id="Pendulum-v1", max_episode_steps=20)
-LENGTHS = EnvConfig(id="probes:Seeded", kwargs={"longest": 30})  # the return is the length
+LENGTHS = EnvConfig(id="scripted_envs:Seeded", kwargs={"longest": 30})  # the return is the length
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,9 @@ def test_actions_are_mapped_to_the_environments_range():
 
 def test_rewards_are_those_of_the_reward_function():
     config = EnvConfig(
-        id="probes:Counter", kwargs={"lengths": [2]}, reward_function="probes:shaped_reward"
+        id="scripted_envs:Counter",
+        kwargs={"lengths": [2]},
+        reward_function="scripted_envs:shaped_reward",
     )
     assert returns(Scripted(0), config, episodes=2) == [1 + 1000 + 3] * 2
 
@@ -189,11 +191,11 @@ def test_copies_stay_in_this_process_even_where_training_has_others():
 
 
 def test_episode_without_an_end_is_cut():
-    config = EnvConfig(id="probes:Counter", kwargs={"lengths": [10**6]})
+    config = EnvConfig(id="scripted_envs:Counter", kwargs={"lengths": [10**6]})
     assert returns(Scripted(0), config, episodes=2, step_limit=3) == [1 + 2 + 3] * 2
 
 
 def test_episode_after_one_that_was_cut_is_a_new_one():
-    config = EnvConfig(id="probes:Counter", kwargs={"lengths": [10**6]})
+    config = EnvConfig(id="scripted_envs:Counter", kwargs={"lengths": [10**6]})
     found = returns(Scripted(0), config, episodes=2 * MAX_COPIES, step_limit=3)
     assert found[:2] == [1 + 2 + 3, 11 + 12 + 13]

@@ -20,7 +20,7 @@ from repertory.specs import EnvSpec
 
 
 def echo_spec(space: str) -> EnvSpec:
-    return probe(EnvConfig(id="probes:ActionEcho", kwargs={"space": space}))
+    return probe(EnvConfig(id="scripted_envs:ActionEcho", kwargs={"space": space}))
 
 
 BOX, DISCRETE, MULTI = (

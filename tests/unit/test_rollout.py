@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from probes import Counter
+from scripted_envs import Counter
 
 from actors.assemblers import Assembler, NStep, Segments
 from actors.rollout import Collected, Rollout
@@ -80,7 +80,7 @@ def make_rollout(
 
 def counter(lengths, endings, **settings) -> EnvConfig:
     return EnvConfig(
-        id="probes:Counter", kwargs={"lengths": lengths, "endings": endings}, **settings
+        id="scripted_envs:Counter", kwargs={"lengths": lengths, "endings": endings}, **settings
     )
 
 
@@ -144,7 +144,7 @@ def test_step_limit_of_the_run_is_a_cut():
 
 
 def test_reward_function_cannot_take_a_termination_away():
-    config = counter([1], ["terminated"], reward_function="probes:shaped_reward")
+    config = counter([1], ["terminated"], reward_function="scripted_envs:shaped_reward")
     batch = collect(make_rollout(config, Scripted(0)), 1).batch
     assert (batch.reward[0], batch.discount[0]) == (1001, 0)
 
@@ -155,7 +155,7 @@ def test_extras_of_the_policy_are_recorded_for_the_observation_acted_upon():
 
 
 def test_recorded_action_is_the_one_executed():
-    config = EnvConfig(id="probes:ActionEcho")  # shows the action that it was given
+    config = EnvConfig(id="scripted_envs:ActionEcho")  # shows the action that it was given
     rollout = make_rollout(
         config, Scripted(np.float32([0.9, -0.9])), exploration="gaussian", copies=3
     )
@@ -208,7 +208,7 @@ def test_version_recorded_is_that_of_the_weights_that_acted():
 
 def test_exploration_is_told_the_steps_so_far():
     rollout = make_rollout(
-        EnvConfig(id="probes:ActionEcho"),
+        EnvConfig(id="scripted_envs:ActionEcho"),
         Scripted(np.float32([0, 0])),
         exploration={"name": "gaussian", "std": {"start": 0.5, "final": 0.0, "steps": 10}},
     )
@@ -222,7 +222,7 @@ def test_exploration_is_told_the_steps_so_far():
 
 def test_warm_up_covers_the_action_space_and_ends():
     rollout = make_rollout(
-        EnvConfig(id="probes:ActionEcho"), Scripted(np.float32([0.25, 0])), random_steps=2000
+        EnvConfig(id="scripted_envs:ActionEcho"), Scripted(np.float32([0.25, 0])), random_steps=2000
     )
     batch = collect(rollout, 2010).batch
     taken = batch.next_observation[:2000]  # of Box([0, -1], [1, 3])
@@ -233,7 +233,7 @@ def test_warm_up_covers_the_action_space_and_ends():
 
 
 def test_warm_up_covers_every_discrete_action():
-    config = EnvConfig(id="probes:ActionEcho", kwargs={"space": "discrete_from_5"})
+    config = EnvConfig(id="scripted_envs:ActionEcho", kwargs={"space": "discrete_from_5"})
     batch = collect(make_rollout(config, Scripted(1), random_steps=100), 110).batch
     assert set(batch.action[:100]) == {0, 1, 2}
     assert set(batch.action[100:]) == {1}
@@ -242,7 +242,7 @@ def test_warm_up_covers_every_discrete_action():
 
 def test_warm_up_is_counted_over_all_copies():
     rollout = make_rollout(
-        EnvConfig(id="probes:ActionEcho"),
+        EnvConfig(id="scripted_envs:ActionEcho"),
         Scripted(np.float32([0, 0])),
         copies=4,
         random_steps=10,
@@ -275,7 +275,7 @@ def test_episode_over_several_collections_is_one_outcome():
 
 
 def test_outcomes_of_copies_are_kept_apart():
-    config = EnvConfig(id="probes:Seeded", kwargs={"longest": 6})  # pays 1 a step
+    config = EnvConfig(id="scripted_envs:Seeded", kwargs={"longest": 6})  # pays 1 a step
     outcomes = collect(make_rollout(config, copies=3), 200).outcomes
     assert len({outcome.length for outcome in outcomes}) > 3
     assert all(outcome.episode_return == outcome.length for outcome in outcomes)
@@ -398,7 +398,7 @@ def test_state_is_not_changed_by_what_comes_after():
 
 
 def test_episodes_that_cannot_be_played_again_begin_anew(caplog):
-    config = EnvConfig(id="probes:Unrepeatable", kwargs={"length": 50})
+    config = EnvConfig(id="scripted_envs:Unrepeatable", kwargs={"length": 50})
     original, restored = (make_rollout(config, assembler=NStep(3, 0.9)) for _ in range(2))
     original.collect(5)
     with caplog.at_level(logging.WARNING, logger="actors.rollout"):
@@ -412,7 +412,7 @@ def test_episodes_that_cannot_be_played_again_begin_anew(caplog):
 
 
 def test_episode_begun_anew_is_reported_whole():
-    config = EnvConfig(id="probes:Unrepeatable", kwargs={"length": 5})
+    config = EnvConfig(id="scripted_envs:Unrepeatable", kwargs={"length": 5})
     original, restored = (make_rollout(config) for _ in range(2))
     original.collect(3)
     restored.load_state(original.state())

@@ -17,7 +17,7 @@ from repertory.types import ColumnSpec
 
 
 def echo_spec(space: str) -> EnvSpec:
-    return probe(EnvConfig(id="probes:ActionEcho", kwargs={"space": space}))
+    return probe(EnvConfig(id="scripted_envs:ActionEcho", kwargs={"space": space}))
 
 
 def box_spec(low: list[float], high: list[float]) -> EnvSpec:
@@ -65,7 +65,7 @@ def test_random_actions_fill_the_asymmetric_range_evenly():
 
 
 def test_environment_takes_every_mapped_action():
-    env = make_env(EnvConfig(id="probes:ActionEcho", kwargs={"length": 1000}))
+    env = make_env(EnvConfig(id="scripted_envs:ActionEcho", kwargs={"length": 1000}))
     spec = echo_spec("asymmetric")
     env.reset()
     for action in spec.to_env_action(spec.random_actions(200, np.random.default_rng(1)) * 3):
@@ -225,7 +225,7 @@ def test_segment_signature_has_the_length_in_front():
 
 
 def test_pixels_are_stored_as_bytes():
-    spec = probe(EnvConfig(id="probes:Frames"))
+    spec = probe(EnvConfig(id="scripted_envs:Frames"))
     assert spec.observation_kind == "pixels"
     assert spec.transition_signature({})["observation"].nbytes == 3 * 40 * 36
 
@@ -248,9 +248,9 @@ def test_json_round_trip(space):
 )
 def test_action_space_that_nothing_can_choose_from_is_refused(space, words):
     with pytest.raises(UsageError, match=words):
-        probe(EnvConfig(id="probes:OddActions", kwargs={"space": space}))
+        probe(EnvConfig(id="scripted_envs:OddActions", kwargs={"space": space}))
 
 
 def test_observation_space_that_cannot_be_flattened_is_refused():
     with pytest.raises(UsageError, match="is not supported; use Box, Discrete or Dict"):
-        probe(EnvConfig(id="probes:Odd", kwargs={"space": "sequence"}))
+        probe(EnvConfig(id="scripted_envs:Odd", kwargs={"space": "sequence"}))

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from probes import Counter
+from scripted_envs import Counter
 
 from actors.stepper import Step, Stepper
 
