@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +78,11 @@ def write_token(path: Path, token: str = "5" * 64) -> Path:
     path.write_text(token)
     path.chmod(0o600)
     return path
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Looks again and again, letting others run: what a table says of its callers has no signal."""
+    deadline = time.monotonic() + LONG_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.001)

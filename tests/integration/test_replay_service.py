@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from replay_shards import LONG_SECONDS, connect, make_table, numbered, write_token
+from replay_shards import LONG_SECONDS, connect, make_table, numbered, until, write_token
 
 from buffer_server.client import ReplayClient
 from buffer_server.connection import Connection
@@ -49,13 +47,6 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     yield start
     for server in servers:
         server.stop(grace_seconds=0.0)
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + LONG_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.005)
 
 
 def assert_same(one: Sample, other: Sample) -> None:

@@ -123,8 +123,6 @@ def test_preset_is_the_first_pattern_that_matches(algorithm, env_id, found):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_preset_of_ours_is_valid(algorithm, monkeypatch):
     file = resources.files("repertory") / "presets" / f"{algorithm}.yaml"
-    if not file.is_file():
-        pytest.skip(f"there are no presets for {algorithm}")
     for settings in yaml.safe_load(file.read_text()).values():
         monkeypatch.setattr(config_module, "preset", lambda *_, chosen=settings: dict(chosen))
         assert resolve("Any-v0", [algorithm]).learners[algorithm].algorithm == algorithm

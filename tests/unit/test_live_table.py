@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-from replay_shards import LONG_SECONDS, make_table, numbered
+from replay_shards import LONG_SECONDS, make_table, numbered, until
 
 from buffer_server.callers import Caller, CallerDismissed
 from buffer_server.rate_limiter import RateLimiter
@@ -21,14 +18,6 @@ from repertory.errors import ReplayTimeout, UsageError
 
 def origin(sequence: int) -> Origin:
     return Origin(b"writer-writer-16", sequence)
-
-
-def until(condition: Callable[[], Any]) -> None:
-    """Spins, and lets others run, until the condition holds."""
-    deadline = time.monotonic() + LONG_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.001)
 
 
 def blocked_sample(table: Table, pool: ThreadPoolExecutor, size: int = 2) -> Future[Any]:
