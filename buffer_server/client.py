@@ -73,7 +73,7 @@ class ReplayClient:
             sequence=next(self._sequences),
             timeout_seconds=timeout_seconds if self._inserts is None else SLICE_SECONDS,
         )
-        wire.write_batch(request.columns, batch)
+        wire.write_columns(request.columns, batch.columns())
         if priorities is not None:
             wire.write_column(request.priorities, "", np.asarray(priorities))
         nbytes = request.ByteSize()
@@ -213,7 +213,7 @@ class ReplayClient:
         ).SerializeToString()
 
     def _decode(self, response: pb.SampleResponse) -> Sample:
-        return wire.decode_sample(response, self.signature)
+        return wire.decode_draw(response, self.signature).sample()
 
     def _timeout(self, timeout_seconds: float | None) -> float:
         return self.config.timeout_seconds if timeout_seconds is None else timeout_seconds

@@ -96,8 +96,8 @@ class ReplayService:
             name: _Served(
                 table,
                 wire.signature_hash(table.signature),
-                # Keys and weights travel too.
-                12 + sum(column.nbytes for column in table.signature.values()),
+                # Keys and probabilities travel too.
+                16 + sum(column.nbytes for column in table.signature.values()),
             )
             for name, table in tables.items()
         }
@@ -118,6 +118,7 @@ class ReplayService:
             "Describe": (pb.DescribeRequest, self._describe),
             "Insert": (pb.InsertRequest, self._insert),
             "Sample": (pb.SampleRequest, self._sample),
+            "Weigh": (pb.SampleRequest, self._weigh),
             "UpdatePriorities": (pb.UpdatePrioritiesRequest, self._update_priorities),
             "Statistics": (pb.StatisticsRequest, self._statistics),
             "ConfigureLimiter": (pb.ConfigureLimiterRequest, self._configure_limiter),
@@ -133,6 +134,9 @@ class ReplayService:
         )
         methods["SampleStream"] = grpc.stream_stream_rpc_method_handler(
             self._stream(pb.SampleRequest, self._sample, _refused_sample)
+        )
+        methods["UpdatePrioritiesStream"] = grpc.stream_stream_rpc_method_handler(
+            self._stream(pb.UpdatePrioritiesRequest, self._update_priorities, _refused_update)
         )
         return grpc.method_handlers_generic_handler(wire.SERVICE, methods)
 
@@ -168,20 +172,21 @@ class ReplayService:
         _check_hash(request.signature_hash, served)
         call = _limited(call, request)
         origin = Origin(request.writer, request.sequence)
-        batch = wire.decode_batch(request.columns, served.table.signature)
+        columns = wire.decode_columns(request.columns, served.table.signature)
+        items = len(columns["reward"])
         priorities = None
         if request.HasField("priorities"):
             priorities = wire.decode_vector(request.priorities, wire.PRIORITIES, "priorities")
-            if len(priorities) != len(batch):
-                raise UsageError(f"{len(batch)} items came with {len(priorities)} priorities")
+            if len(priorities) != items:
+                raise UsageError(f"{items} items came with {len(priorities)} priorities")
         with self._work():
             new = self._patiently(
                 call,
                 lambda seconds: served.table.insert_once(
-                    origin, batch, priorities, timeout_seconds=seconds, caller=call.caller
+                    origin, columns, priorities, timeout_seconds=seconds, caller=call.caller
                 ),
             )
-        return pb.InsertResponse(sequence=request.sequence, items=len(batch), duplicate=not new)
+        return pb.InsertResponse(sequence=request.sequence, items=items, duplicate=not new)
 
     def _sample(self, request: pb.SampleRequest, call: _Call) -> pb.SampleResponse:
         served = self._find(request.table)
@@ -193,14 +198,21 @@ class ReplayService:
                 f"a sample of {request.size} items takes {nbytes} bytes, more than the "
                 f"{self._limits.max_message_bytes} of one message: sample smaller batches"
             )
+        wanted = wire.read_request(request)
         with self._work():
-            sample = self._patiently(
+            draw = self._patiently(
                 call,
-                lambda seconds: served.table.sample(
-                    request.size, timeout_seconds=seconds, caller=call.caller
+                lambda seconds: served.table.draw(
+                    wanted, timeout_seconds=seconds, caller=call.caller
                 ),
             )
-        return wire.encode_sample(sample)
+        return wire.encode_draw(draw)
+
+    def _weigh(self, request: pb.SampleRequest, call: _Call) -> pb.Population:
+        served = self._find(request.table)
+        _check_hash(request.signature_hash, served)
+        with self._work():
+            return wire.encode_population(served.table.population(wire.read_request(request)))
 
     def _update_priorities(
         self, request: pb.UpdatePrioritiesRequest, call: _Call
@@ -392,6 +404,12 @@ def _refused_insert(request: pb.InsertRequest, refusal: pb.Refusal) -> pb.Insert
 
 def _refused_sample(request: pb.SampleRequest, refusal: pb.Refusal) -> pb.SampleResponse:
     return pb.SampleResponse(refusal=refusal)
+
+
+def _refused_update(
+    request: pb.UpdatePrioritiesRequest, refusal: pb.Refusal
+) -> pb.UpdatePrioritiesResponse:
+    return pb.UpdatePrioritiesResponse(refusal=refusal)
 
 
 @contextmanager

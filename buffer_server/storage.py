@@ -12,8 +12,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from buffer_server.frames import Column, stacked
 from repertory.errors import CheckpointError, UsageError
-from repertory.types import COLUMN_NAMES, Array, Signature, TransitionBatch
+from repertory.types import COLUMN_NAMES, Array, Signature
 
 COLUMNS_PREFIX = "columns/"
 NEXT_KEY = "next_key"
@@ -61,16 +62,16 @@ class Storage:
         """Bytes of all columns when the ring is full."""
         return sum(column.nbytes for column in self._columns.values())
 
-    def check(self, batch: TransitionBatch) -> None:
-        """Raises unless `append` would take the batch."""
-        self._check_append(batch.columns())
+    def check(self, columns: Mapping[str, Column]) -> int:
+        """How many items these are; raises unless `append` would take them."""
+        return self._check_append({name: stacked(column) for name, column in columns.items()})
 
-    def append(self, batch: TransitionBatch) -> Array:
+    def append(self, columns: Mapping[str, Column]) -> Array:
         """Writes the items over the oldest ones; returns their keys [B]. Refuses before writing."""
-        columns = batch.columns()
-        count = self._check_append(columns)
+        arrays = {name: stacked(column) for name, column in columns.items()}
+        count = self._check_append(arrays)
         first, stop = self.next_key, self.next_key + count
-        self._write(columns, first, stop)
+        self._write(arrays, first, stop)
         self._live = range(max(self.first_key, stop - self.capacity), stop)
         return np.arange(first, stop, dtype=np.int64)
 
@@ -79,7 +80,7 @@ class Storage:
         mask: Array = (keys >= self.first_key) & (keys < self.next_key)
         return mask
 
-    def gather(self, keys: Array) -> TransitionBatch:
+    def gather(self, keys: Array) -> dict[str, Column]:
         """Copies of the items with these keys, in this order."""
         if not self.live(keys).all():
             raise UsageError(
@@ -87,9 +88,7 @@ class Storage:
                 f"{self.first_key} up to, without, {self.next_key} are in the ring"
             )
         slots = keys % self.capacity
-        return TransitionBatch.from_columns(
-            {name: column.take(slots, axis=0) for name, column in self._columns.items()}
-        )
+        return {name: column.take(slots, axis=0) for name, column in self._columns.items()}
 
     def arrays(self) -> dict[str, Array]:
         """Copies of the filled part, oldest item first, and the counter of keys."""

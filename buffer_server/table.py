@@ -12,27 +12,25 @@ room for any insert. Its balance is the queue's own, so the limiter must not set
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from buffer_server.callers import Blocked, Caller, CallerDismissed, Operation
+from buffer_server.draws import Draw, DrawRequest, Population
+from buffer_server.frames import Column
 from buffer_server.rate_limiter import RateLimiter
 from buffer_server.samplers.protocol import Sampler
 from buffer_server.statistics import TableStatistics
 from buffer_server.storage import Storage
 from buffer_server.writer_ledger import Origin, WriterLedger
-from repertory.config import LearnerConfig, OnPolicyConfig, RunConfig
 from repertory.errors import CheckpointError, ReplayTimeout, UsageError
-from repertory.parts import lookup
-from repertory.seeding import derive_seed
-from repertory.specs import EnvSpec
-from repertory.types import Array, ColumnSpec, Sample, Signature, TransitionBatch
+from repertory.seeding import pack_generator, unpack_generator
+from repertory.types import Array, Sample, Signature, TransitionBatch
 
 INSERT_TIMEOUT_SECONDS = 60.0
 
@@ -110,21 +108,20 @@ class Table:
         timeout_seconds: float = INSERT_TIMEOUT_SECONDS,
     ) -> int:
         """All items of the batch or, with an error, none. Returns how many there were."""
-        self.insert_once(None, batch, priorities, timeout_seconds=timeout_seconds)
+        self.insert_once(None, batch.columns(), priorities, timeout_seconds=timeout_seconds)
         return len(batch)
 
     def insert_once(
         self,
         origin: Origin | None,
-        batch: TransitionBatch,
+        columns: Mapping[str, Column],
         priorities: Array | None = None,
         *,
         timeout_seconds: float,
         caller: Caller | None = None,
     ) -> bool:
         """Like `insert`, but an origin that was here before is not inserted again: then False."""
-        count = len(batch)
-        self._storage.check(batch)
+        count = self._storage.check(columns)
         self._check_queue_batch("an insert", count)
 
         def done() -> bool:
@@ -147,21 +144,28 @@ class Table:
                 self._duplicate_inserts += 1
                 return False
             first = self._storage.next_key
+            keys = np.arange(first, first + count, dtype=np.int64)
             # The sampler goes first: it may refuse the priorities, the storage was asked above.
-            self._sampler.on_insert(np.arange(first, first + count, dtype=np.int64), priorities)
-            self._storage.append(batch)
+            self._sampler.on_insert(keys, columns, priorities)
+            self._storage.append(columns)
             self._limiter.inserted(count)
             if origin is not None:
                 self._ledger.note(origin)
             self._changed.notify_all()
         return True
 
-    def sample(self, size: int, *, timeout_seconds: float, caller: Caller | None = None) -> Sample:
+    def sample(self, size: int, *, timeout_seconds: float) -> Sample:
         """Copies of `size` chosen items."""
-        if size < 1:
-            raise UsageError(f"a sample of {size} items was asked for: give at least 1")
+        return self.draw(DrawRequest(size), timeout_seconds=timeout_seconds).sample()
+
+    def draw(
+        self, request: DrawRequest, *, timeout_seconds: float, caller: Caller | None = None
+    ) -> Draw:
+        """Copies of the chosen items, and how likely each was to be chosen."""
+        size, consumes = request.size, self._sampler.consumes
+        self._check_provenance(request)
         self._check_queue_batch("a sample", size)
-        needed = size if self._sampler.consumes else 1
+        needed = size if consumes and not request.partial else 1
 
         def ready() -> bool:
             return self._available() >= needed and self._limiter.can_sample(size)
@@ -174,11 +178,21 @@ class Table:
             self._batch_in_use["sample"] = size
             waiting = _Waiting(caller or Caller(""), "sample", size, time.monotonic(), explain)
             self._wait_until(ready, waiting, timeout_seconds)
-            chosen = self._sampler.select(size, self._storage.live_keys, self._rng)
-            batch = self._storage.gather(chosen.keys)
-            self._limiter.sampled(size)
+            if consumes and request.partial:
+                request = replace(request, size=min(size, self._available()))
+            live = self._storage.live_keys
+            population = self._sampler.population(request, live)
+            selection = self._sampler.select(request, live, self._rng)
+            columns = self._storage.gather(selection.keys)
+            self._limiter.sampled(len(selection.keys))
             self._changed.notify_all()
-        return Sample(batch, chosen.keys, chosen.weights)
+        return Draw(columns, selection, population)
+
+    def population(self, request: DrawRequest) -> Population:
+        """What such a request could draw from now."""
+        self._check_provenance(request)
+        with self._changed:
+            return self._sampler.population(request, self._storage.live_keys)
 
     def update_priorities(self, keys: Array, priorities: Array) -> None:
         """Priorities of items that were overwritten since they were sampled are ignored."""
@@ -266,7 +280,7 @@ class Table:
                 **{f"sampler/{name}": array for name, array in sampler.items()},
                 **{f"limiter/{name}": np.asarray(number) for name, number in limiter.items()},
                 **{f"ledger/{name}": array for name, array in self._ledger.arrays().items()},
-                "generator": _pack_generator(self._bits),
+                "generator": pack_generator(self._bits),
             }
 
     def load_arrays(self, arrays: Mapping[str, Array]) -> None:
@@ -290,7 +304,7 @@ class Table:
             self._sampler.load_arrays(sampler, self._storage.live_keys)
             self._limiter.load_state({name: array.item() for name, array in limiter.items()})
             self._ledger.load_arrays(ledger or WriterLedger().arrays())
-            _unpack_generator(self._bits, generator[""])
+            unpack_generator(self._bits, generator[""])
             self._changed.notify_all()
 
     def _check_limiter(self, min_size: int, samples_per_insert: float | None) -> None:
@@ -356,6 +370,13 @@ class Table:
             return self._limiter.why_sample_blocked(size)
         return f"{self._available()} can be sampled, and {needed} are needed"
 
+    def _check_provenance(self, request: DrawRequest) -> None:
+        if request.by_provenance and not self._sampler.knows_provenance:
+            raise UsageError(
+                f"table {self.name!r} does not know whose experience its items are: give it the "
+                "sampler mixture, or ask for neither own items nor an age"
+            )
+
     def _check_queue_batch(self, what: str, count: int) -> None:
         if count > self._largest_batch and self._sampler.consumes:
             raise UsageError(
@@ -380,65 +401,3 @@ class Table:
                 "was it saved with another sampler?"
             )
         return part
-
-
-def _pack_generator(bits: np.random.PCG64) -> Array:
-    """[6] uint64: the state and the increment in two words each, and the spare half draw."""
-    state = bits.state
-    words = [
-        word
-        for number in (state["state"]["state"], state["state"]["inc"])
-        for word in divmod(number, 1 << 64)
-    ]
-    return np.array([*words, state["has_uint32"], state["uinteger"]], dtype=np.uint64)
-
-
-def _unpack_generator(bits: np.random.PCG64, packed: Array) -> None:
-    state_high, state_low, inc_high, inc_low, has_uint32, uinteger = (int(word) for word in packed)
-    bits.state = {
-        "bit_generator": "PCG64",
-        "state": {"state": state_high << 64 | state_low, "inc": inc_high << 64 | inc_low},
-        "has_uint32": has_uint32,
-        "uinteger": uinteger,
-    }
-
-
-def table_for(
-    config: RunConfig,
-    learner_config: LearnerConfig,
-    spec: EnvSpec,
-    policy_extras: Mapping[str, ColumnSpec],
-) -> Table:
-    """A replay for off-policy learners, a queue of segments for on-policy ones."""
-    extras = dict(policy_extras)
-    if learner_config.normalize_reward:
-        extras["discounted_return"] = ColumnSpec("<f4", ())
-    segment_length = None
-    if isinstance(learner_config, OnPolicyConfig):
-        segment_length = learner_config.segment_length
-        extras["boundary"] = ColumnSpec("|b1", ())
-        sampler_config = lookup("sampler", "fifo").Config()
-        capacity = 2 * config.env.copies
-    else:
-        sampler_config = config.replay.sampler
-        capacity = min(config.replay.capacity, config.steps)
-    signature = spec.transition_signature(extras, segment_length)
-    _refuse_more_than_memory(capacity * sum(column.nbytes for column in signature.values()), config)
-    return Table(
-        learner_config.algorithm,
-        signature,
-        capacity,
-        lookup("sampler", sampler_config.name)(sampler_config, capacity),
-        RateLimiter(),
-        seed=derive_seed(config.seed, "replay"),
-    )
-
-
-def _refuse_more_than_memory(nbytes: int, config: RunConfig) -> None:
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if nbytes > 0.9 * physical:
-        raise UsageError(
-            f"replay.capacity = {config.replay.capacity} is refused: it takes "
-            f"{nbytes / 2**30:.1f} GiB when full, this machine has {physical / 2**30:.1f} GiB; "
-            "lower it with --set replay.capacity=..."
-        )

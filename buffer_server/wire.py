@@ -11,17 +11,19 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 from buffer_server.callers import Blocked
+from buffer_server.draws import Draw, DrawRequest, Population, Selection
+from buffer_server.frames import Column, stacked
 from buffer_server.proto import replay_pb2 as pb
 from buffer_server.statistics import ShardStatistics, TableStatistics
 from repertory.errors import UsageError
-from repertory.types import Array, ColumnSpec, Sample, Signature, TransitionBatch
+from repertory.types import Array, ColumnSpec, Signature
 
 M = TypeVar("M", bound=Message)
 
@@ -49,7 +51,7 @@ DTYPES: dict[str, pb.DType] = {
 _NAMES = {number: name for name, number in DTYPES.items()}
 _NUMPY = {number: np.dtype(name) for name, number in DTYPES.items()}
 KEYS = ("<i8",)
-WEIGHTS = ("<f4",)
+PROBABILITIES = ("<f8",)
 PRIORITIES = ("<f4", "<f8")
 
 
@@ -81,7 +83,8 @@ def parse(kind: type[M], raw: bytes) -> M:
 def signature_hash(signature: Signature) -> int:
     """64 bits that tell signatures apart; how they come about is part of the protocol."""
     rows = sorted(
-        [name, np.dtype(spec.dtype).str, list(spec.shape)] for name, spec in signature.items()
+        [name, np.dtype(spec.dtype).str, list(spec.shape), spec.stack]
+        for name, spec in signature.items()
     )
     text = json.dumps(rows, separators=(",", ":"))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
@@ -90,7 +93,10 @@ def signature_hash(signature: Signature) -> int:
 def encode_signature(signature: Signature) -> list[pb.ColumnSignature]:
     return [
         pb.ColumnSignature(
-            name=name, dtype=_number_of(name, np.dtype(spec.dtype)), shape=spec.shape
+            name=name,
+            dtype=_number_of(name, np.dtype(spec.dtype)),
+            shape=spec.shape,
+            stack=spec.stack,
         )
         for name, spec in signature.items()
     ]
@@ -98,7 +104,9 @@ def encode_signature(signature: Signature) -> list[pb.ColumnSignature]:
 
 def decode_signature(columns: Iterable[pb.ColumnSignature]) -> dict[str, ColumnSpec]:
     return {
-        column.name: ColumnSpec(_dtype_of(column.name, column), tuple(column.shape))
+        column.name: ColumnSpec(
+            _dtype_of(column.name, column), tuple(column.shape), max(1, column.stack)
+        )
         for column in columns
     }
 
@@ -111,17 +119,17 @@ def write_column(column: pb.Column, name: str, array: Array) -> None:
     column.data = array.tobytes()
 
 
-def write_batch(columns: _Columns, batch: TransitionBatch) -> None:
+def write_columns(columns: _Columns, arrays: Mapping[str, Column]) -> None:
     """Into the message itself: one that is made apart would be copied into it."""
-    for name, array in batch.columns().items():
-        write_column(columns.add(), name, array)
+    for name, array in arrays.items():
+        write_column(columns.add(), name, stacked(array))
 
 
-def decode_batch(
+def decode_columns(
     columns: Sequence[pb.Column], signature: Signature, *, writable: bool = False
-) -> TransitionBatch:
+) -> dict[str, Column]:
     """Views of the received bytes, or, where somebody may write, copies."""
-    arrays: dict[str, Array] = {}
+    arrays: dict[str, Column] = {}
     count = _leading(columns[0]) if columns else 0
     for column in columns:
         name = column.name
@@ -134,11 +142,11 @@ def decode_batch(
     missing = [name for name in signature if name not in arrays]
     if missing:
         raise UsageError(f"the columns {', '.join(missing)} are missing: send the whole signature")
-    return TransitionBatch.from_columns(arrays)
+    return arrays
 
 
 def decode_vector(column: pb.Column, dtypes: tuple[str, ...], what: str) -> Array:
-    """[B]: keys, weights or priorities, as a view."""
+    """[B]: keys, probabilities or priorities, as a view."""
     if len(column.shape) != 1:
         raise UsageError(f"{what} came with the shape {list(column.shape)[:9]}: give one axis")
     return decode_column(column, dtypes, (column.shape[0],), what=what)
@@ -172,22 +180,61 @@ def decode_column(
     return array.copy() if writable else array
 
 
-def encode_sample(sample: Sample) -> pb.SampleResponse:
-    response = pb.SampleResponse()
-    write_batch(response.columns, sample.batch)
-    write_column(response.keys, "", sample.keys)
-    write_column(response.weights, "", sample.weights)
+def write_request(request: pb.SampleRequest, draw: DrawRequest) -> None:
+    request.size = draw.size
+    request.own_items = draw.own_items
+    request.partial = draw.partial
+    if draw.own_policy is not None:
+        request.own_policy = draw.own_policy
+    if draw.max_age is not None:
+        request.max_age_versions = draw.max_age
+
+
+def read_request(request: pb.SampleRequest) -> DrawRequest:
+    return DrawRequest(
+        size=request.size,
+        own_items=request.own_items,
+        own_policy=request.own_policy if request.HasField("own_policy") else None,
+        max_age=request.max_age_versions if request.HasField("max_age_versions") else None,
+        partial=request.partial,
+    )
+
+
+def encode_population(population: Population) -> pb.Population:
+    return pb.Population(
+        items=population.items, mass=population.mass, own_items=population.own_items
+    )
+
+
+def decode_population(message: pb.Population) -> Population:
+    if not 0 <= message.mass < math.inf:
+        raise UsageError(f"a population's mass came as {message.mass}: update the shard")
+    return Population(message.items, message.mass, message.own_items)
+
+
+def encode_draw(draw: Draw) -> pb.SampleResponse:
+    selection = draw.selection
+    response = pb.SampleResponse(beta=selection.beta, population=encode_population(draw.population))
+    write_columns(response.columns, draw.columns)
+    write_column(response.keys, "", selection.keys)
+    if selection.probabilities is not None:
+        write_column(response.probabilities, "", selection.probabilities)
     return response
 
 
-def decode_sample(response: pb.SampleResponse, signature: Signature) -> Sample:
+def decode_draw(response: pb.SampleResponse, signature: Signature) -> Draw:
     """Arrays that the learner owns: torch takes no read-only memory."""
-    batch = decode_batch(response.columns, signature, writable=True)
-    keys = decode_vector(response.keys, KEYS, "keys")
-    weights = decode_vector(response.weights, WEIGHTS, "weights")
-    if not len(batch) == len(keys) == len(weights):
-        raise UsageError(f"{len(batch)} items came with {len(keys)} keys, {len(weights)} weights")
-    return Sample(batch, keys.copy(), weights.copy())
+    columns = decode_columns(response.columns, signature, writable=True)
+    items = len(columns["reward"])
+    keys = decode_vector(response.keys, KEYS, "keys").copy()
+    probabilities = None
+    if response.HasField("probabilities"):
+        probabilities = decode_vector(response.probabilities, PROBABILITIES, "probabilities")
+    given = items if probabilities is None else len(probabilities)
+    if not items == len(keys) == given:
+        raise UsageError(f"{items} items came with {len(keys)} keys, {given} probabilities")
+    selection = Selection(keys, probabilities, response.beta)
+    return Draw(columns, selection, decode_population(response.population))
 
 
 def encode_statistics(name: str, table: TableStatistics) -> pb.TableStatistics:

@@ -38,6 +38,7 @@ SHORT_NAMES: Mapping[PartKind, Mapping[str, str]] = {
         "uniform": "buffer_server.samplers.uniform:Uniform",
         "prioritized": "buffer_server.samplers.prioritized:Prioritized",
         "fifo": "buffer_server.samplers.fifo:Fifo",
+        "mixture": "buffer_server.samplers.mixture:Mixture",
     },
 }
 

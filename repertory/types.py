@@ -24,6 +24,7 @@ class ColumnSpec:
 
     dtype: str
     shape: tuple[int, ...]
+    stack: int = 1  # how many frames of an environment [S * C, H, W] has; a replay keeps each once
 
     @property
     def nbytes(self) -> int:

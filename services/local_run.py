@@ -23,7 +23,7 @@ import torch
 
 from actors.evaluator import evaluate
 from actors.rollout import rollout_for
-from buffer_server.table import table_for
+from buffer_server.table_config import table_config
 from learner.checkpoint import load_state_tree, state_tree
 from learner.loop import LearnerLoop
 from repertory.checkpoints import Checkpoint
@@ -85,7 +85,9 @@ class LocalRun:
         state = algorithm.initial_state(spec)
         self._policy = algorithm.policy(state)
         self._rollout = rollout_for(config, learner_config, spec, self._policy)
-        self._table = table_for(config, learner_config, spec, self._policy.extras)
+        self._table = table_config(config, learner_config, spec, self._policy.extras).build(
+            self._learner_name
+        )
         self._shard = LocalShard(self._table) if config.replay.transport == "grpc" else None
         self._replay: Replay = self._table if self._shard is None else self._shard.client
         self._loop = LearnerLoop(

@@ -22,6 +22,11 @@ class DType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FLOAT16: _ClassVar[DType]
     FLOAT32: _ClassVar[DType]
     FLOAT64: _ClassVar[DType]
+
+class Compression(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NONE: _ClassVar[Compression]
+    LZ4: _ClassVar[Compression]
 DTYPE_UNSPECIFIED: DType
 BOOL: DType
 UINT8: DType
@@ -35,28 +40,34 @@ INT64: DType
 FLOAT16: DType
 FLOAT32: DType
 FLOAT64: DType
+NONE: Compression
+LZ4: Compression
 
 class Column(_message.Message):
-    __slots__ = ("name", "dtype", "shape", "data")
+    __slots__ = ("name", "dtype", "shape", "data", "compression")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     name: str
     dtype: DType
     shape: _containers.RepeatedScalarFieldContainer[int]
     data: bytes
-    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ...) -> None: ...
+    compression: Compression
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ..., compression: _Optional[_Union[Compression, str]] = ...) -> None: ...
 
 class ColumnSignature(_message.Message):
-    __slots__ = ("name", "dtype", "shape")
+    __slots__ = ("name", "dtype", "shape", "stack")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
+    STACK_FIELD_NUMBER: _ClassVar[int]
     name: str
     dtype: DType
     shape: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
+    stack: int
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., stack: _Optional[int] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("code", "message")
@@ -95,7 +106,7 @@ class TableDescription(_message.Message):
     def __init__(self, name: _Optional[str] = ..., capacity_items: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., signature: _Optional[_Iterable[_Union[ColumnSignature, _Mapping]]] = ..., signature_hash: _Optional[int] = ...) -> None: ...
 
 class InsertRequest(_message.Message):
-    __slots__ = ("table", "signature_hash", "writer", "sequence", "columns", "priorities", "timeout_seconds")
+    __slots__ = ("table", "signature_hash", "writer", "sequence", "columns", "priorities", "timeout_seconds", "frames")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_HASH_FIELD_NUMBER: _ClassVar[int]
     WRITER_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +114,7 @@ class InsertRequest(_message.Message):
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     PRIORITIES_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
     table: str
     signature_hash: int
     writer: bytes
@@ -110,7 +122,8 @@ class InsertRequest(_message.Message):
     columns: _containers.RepeatedCompositeFieldContainer[Column]
     priorities: Column
     timeout_seconds: float
-    def __init__(self, table: _Optional[str] = ..., signature_hash: _Optional[int] = ..., writer: _Optional[bytes] = ..., sequence: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., priorities: _Optional[_Union[Column, _Mapping]] = ..., timeout_seconds: _Optional[float] = ...) -> None: ...
+    frames: Column
+    def __init__(self, table: _Optional[str] = ..., signature_hash: _Optional[int] = ..., writer: _Optional[bytes] = ..., sequence: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., priorities: _Optional[_Union[Column, _Mapping]] = ..., timeout_seconds: _Optional[float] = ..., frames: _Optional[_Union[Column, _Mapping]] = ...) -> None: ...
 
 class InsertResponse(_message.Message):
     __slots__ = ("sequence", "items", "duplicate", "refusal")
@@ -125,28 +138,54 @@ class InsertResponse(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., items: _Optional[int] = ..., duplicate: _Optional[bool] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
 
 class SampleRequest(_message.Message):
-    __slots__ = ("table", "signature_hash", "size", "timeout_seconds")
+    __slots__ = ("table", "signature_hash", "size", "timeout_seconds", "own_items", "own_policy", "max_age_versions", "partial", "compression")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_HASH_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    OWN_ITEMS_FIELD_NUMBER: _ClassVar[int]
+    OWN_POLICY_FIELD_NUMBER: _ClassVar[int]
+    MAX_AGE_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     table: str
     signature_hash: int
     size: int
     timeout_seconds: float
-    def __init__(self, table: _Optional[str] = ..., signature_hash: _Optional[int] = ..., size: _Optional[int] = ..., timeout_seconds: _Optional[float] = ...) -> None: ...
+    own_items: int
+    own_policy: int
+    max_age_versions: int
+    partial: bool
+    compression: Compression
+    def __init__(self, table: _Optional[str] = ..., signature_hash: _Optional[int] = ..., size: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., own_items: _Optional[int] = ..., own_policy: _Optional[int] = ..., max_age_versions: _Optional[int] = ..., partial: _Optional[bool] = ..., compression: _Optional[_Union[Compression, str]] = ...) -> None: ...
 
 class SampleResponse(_message.Message):
-    __slots__ = ("columns", "keys", "weights", "refusal")
+    __slots__ = ("columns", "keys", "probabilities", "refusal", "beta", "population", "frames")
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
-    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    BETA_FIELD_NUMBER: _ClassVar[int]
+    POPULATION_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
     columns: _containers.RepeatedCompositeFieldContainer[Column]
     keys: Column
-    weights: Column
+    probabilities: Column
     refusal: Refusal
-    def __init__(self, columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., keys: _Optional[_Union[Column, _Mapping]] = ..., weights: _Optional[_Union[Column, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+    beta: float
+    population: Population
+    frames: Column
+    def __init__(self, columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., keys: _Optional[_Union[Column, _Mapping]] = ..., probabilities: _Optional[_Union[Column, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., beta: _Optional[float] = ..., population: _Optional[_Union[Population, _Mapping]] = ..., frames: _Optional[_Union[Column, _Mapping]] = ...) -> None: ...
+
+class Population(_message.Message):
+    __slots__ = ("items", "mass", "own_items")
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    MASS_FIELD_NUMBER: _ClassVar[int]
+    OWN_ITEMS_FIELD_NUMBER: _ClassVar[int]
+    items: int
+    mass: float
+    own_items: int
+    def __init__(self, items: _Optional[int] = ..., mass: _Optional[float] = ..., own_items: _Optional[int] = ...) -> None: ...
 
 class UpdatePrioritiesRequest(_message.Message):
     __slots__ = ("table", "keys", "priorities")
@@ -159,8 +198,10 @@ class UpdatePrioritiesRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., keys: _Optional[_Union[Column, _Mapping]] = ..., priorities: _Optional[_Union[Column, _Mapping]] = ...) -> None: ...
 
 class UpdatePrioritiesResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("refusal",)
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    refusal: Refusal
+    def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
 
 class StatisticsRequest(_message.Message):
     __slots__ = ()

@@ -59,8 +59,18 @@ class ReplayStub:
                 request_serializer=buffer__server_dot_proto_dot_replay__pb2.SampleRequest.SerializeToString,
                 response_deserializer=buffer__server_dot_proto_dot_replay__pb2.SampleResponse.FromString,
                 _registered_method=True)
+        self.Weigh = channel.unary_unary(
+                '/repertory.replay.v1.Replay/Weigh',
+                request_serializer=buffer__server_dot_proto_dot_replay__pb2.SampleRequest.SerializeToString,
+                response_deserializer=buffer__server_dot_proto_dot_replay__pb2.Population.FromString,
+                _registered_method=True)
         self.UpdatePriorities = channel.unary_unary(
                 '/repertory.replay.v1.Replay/UpdatePriorities',
+                request_serializer=buffer__server_dot_proto_dot_replay__pb2.UpdatePrioritiesRequest.SerializeToString,
+                response_deserializer=buffer__server_dot_proto_dot_replay__pb2.UpdatePrioritiesResponse.FromString,
+                _registered_method=True)
+        self.UpdatePrioritiesStream = channel.stream_stream(
+                '/repertory.replay.v1.Replay/UpdatePrioritiesStream',
                 request_serializer=buffer__server_dot_proto_dot_replay__pb2.UpdatePrioritiesRequest.SerializeToString,
                 response_deserializer=buffer__server_dot_proto_dot_replay__pb2.UpdatePrioritiesResponse.FromString,
                 _registered_method=True)
@@ -124,8 +134,22 @@ class ReplayServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Weigh(self, request, context):
+        """What such a request could draw from now. Nothing is drawn, and nobody waits.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def UpdatePriorities(self, request, context):
         """Keys of items that were overwritten since they were sampled are ignored.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdatePrioritiesStream(self, request_iterator, context):
+        """The same, with many requests under way.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -188,8 +212,18 @@ def add_ReplayServicer_to_server(servicer, server):
                     request_deserializer=buffer__server_dot_proto_dot_replay__pb2.SampleRequest.FromString,
                     response_serializer=buffer__server_dot_proto_dot_replay__pb2.SampleResponse.SerializeToString,
             ),
+            'Weigh': grpc.unary_unary_rpc_method_handler(
+                    servicer.Weigh,
+                    request_deserializer=buffer__server_dot_proto_dot_replay__pb2.SampleRequest.FromString,
+                    response_serializer=buffer__server_dot_proto_dot_replay__pb2.Population.SerializeToString,
+            ),
             'UpdatePriorities': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdatePriorities,
+                    request_deserializer=buffer__server_dot_proto_dot_replay__pb2.UpdatePrioritiesRequest.FromString,
+                    response_serializer=buffer__server_dot_proto_dot_replay__pb2.UpdatePrioritiesResponse.SerializeToString,
+            ),
+            'UpdatePrioritiesStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.UpdatePrioritiesStream,
                     request_deserializer=buffer__server_dot_proto_dot_replay__pb2.UpdatePrioritiesRequest.FromString,
                     response_serializer=buffer__server_dot_proto_dot_replay__pb2.UpdatePrioritiesResponse.SerializeToString,
             ),
@@ -360,6 +394,33 @@ class Replay:
             _registered_method=True)
 
     @staticmethod
+    def Weigh(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/repertory.replay.v1.Replay/Weigh',
+            buffer__server_dot_proto_dot_replay__pb2.SampleRequest.SerializeToString,
+            buffer__server_dot_proto_dot_replay__pb2.Population.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def UpdatePriorities(request,
             target,
             options=(),
@@ -374,6 +435,33 @@ class Replay:
             request,
             target,
             '/repertory.replay.v1.Replay/UpdatePriorities',
+            buffer__server_dot_proto_dot_replay__pb2.UpdatePrioritiesRequest.SerializeToString,
+            buffer__server_dot_proto_dot_replay__pb2.UpdatePrioritiesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdatePrioritiesStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/repertory.replay.v1.Replay/UpdatePrioritiesStream',
             buffer__server_dot_proto_dot_replay__pb2.UpdatePrioritiesRequest.SerializeToString,
             buffer__server_dot_proto_dot_replay__pb2.UpdatePrioritiesResponse.FromString,
             options,

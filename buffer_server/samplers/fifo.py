@@ -16,7 +16,8 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from buffer_server.samplers.protocol import Selection
+from buffer_server.draws import DrawRequest, Population, Selection
+from buffer_server.frames import Column
 from repertory.errors import UsageError
 from repertory.settings import PartSettings
 from repertory.types import Array
@@ -32,6 +33,7 @@ class Fifo:
         max_times_sampled: int = Field(default=1, gt=0)
 
     consumes: ClassVar[bool] = True
+    knows_provenance: ClassVar[bool] = False
 
     def __init__(self, config: Config, capacity: int) -> None:
         self.config = config
@@ -40,13 +42,22 @@ class Fifo:
         # By slot, and never rising from the head on: selections all start at the head.
         self._times_sampled = np.zeros(capacity, dtype=np.int64)
 
-    def on_insert(self, keys: Array, priorities: Array | None) -> None:
+    def on_insert(
+        self, keys: Array, columns: Mapping[str, Column], priorities: Array | None
+    ) -> None:
         self._times_sampled[keys % self.capacity] = 0
+
+    def on_evict(self, keys: Array) -> None:
+        """Nothing to note: the head is never before the oldest live key."""
 
     def available(self, live: range) -> int:
         return live.stop - max(self._head, live.start)
 
-    def select(self, size: int, live: range, rng: np.random.Generator) -> Selection:
+    def population(self, request: DrawRequest, live: range) -> Population:
+        return Population(self.available(live), float(self.available(live)))
+
+    def select(self, request: DrawRequest, live: range, rng: np.random.Generator) -> Selection:
+        size = request.size
         if size > self.available(live):
             raise UsageError(
                 f"{size} items were asked for, but only {self.available(live)} are not used up"
@@ -57,7 +68,7 @@ class Fifo:
         self._times_sampled[slots] += 1
         used_up = self._times_sampled[slots] >= self.config.max_times_sampled
         self._head = head + int(used_up.sum())
-        return Selection(keys, np.ones(size, dtype=np.float32))
+        return Selection(keys)
 
     def update(self, keys: Array, priorities: Array) -> None:
         """Nothing to note: the order is that of insertion."""

@@ -1,7 +1,7 @@
 """Proportional prioritised replay (Schaul et al., 2016, https://arxiv.org/abs/1511.05952).
 
     P(i) = m_i / sum_k m_k,   m_i = (p_i + epsilon)^alpha          (equation 1)
-    w_i  = (N P(i))^-beta / max_j w_j                              (section 3.4)
+    w_i  = (N P(i))^-beta / max_j w_j, see `draws`                 (section 3.4)
 
 New items get the largest priority seen so far. As in the paper, a batch is drawn in strata: one
 item from each of B equal parts of the total mass. The largest weight is that of the batch.
@@ -15,7 +15,8 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from buffer_server.samplers.protocol import Selection
+from buffer_server.draws import DrawRequest, Population, Selection
+from buffer_server.frames import Column
 from buffer_server.samplers.sum_tree import SumTree
 from repertory.errors import UsageError
 from repertory.settings import PartSettings
@@ -38,6 +39,7 @@ class Prioritized:
         epsilon: float = Field(default=1e-6, ge=1e-12, le=1.0)
 
     consumes: ClassVar[bool] = False
+    knows_provenance: ClassVar[bool] = False
 
     def __init__(self, config: Config, capacity: int) -> None:
         self.config = config
@@ -55,24 +57,31 @@ class Prioritized:
         progress = min(1.0, self._selections / config.beta_steps)
         return config.beta + progress * (config.beta_final - config.beta)
 
-    def on_insert(self, keys: Array, priorities: Array | None) -> None:
+    def on_insert(
+        self, keys: Array, columns: Mapping[str, Column], priorities: Array | None
+    ) -> None:
         if priorities is None:
             self._set(keys, np.full(len(keys), self._max_priority))
         else:
             self.update(keys, priorities)
 
+    def on_evict(self, keys: Array) -> None:
+        self._tree.set(keys % self.capacity, np.zeros(len(keys)))
+
     def available(self, live: range) -> int:
         return len(live)
 
-    def select(self, size: int, live: range, rng: np.random.Generator) -> Selection:
+    def population(self, request: DrawRequest, live: range) -> Population:
+        return Population(len(live), self._tree.total)
+
+    def select(self, request: DrawRequest, live: range, rng: np.random.Generator) -> Selection:
+        size, total = request.size, self._tree.total
         strata = (np.arange(size) + rng.random(size)) / size
-        slots = self._tree.find(strata * self._tree.total)
-        masses = self._tree.get(slots)
-        # N and the sum of the masses are the same for all weights and cancel in w_i / max_j w_j.
-        weights = (masses / masses.min()) ** -self.beta
-        self._selections += 1
+        slots = self._tree.find(strata * total)
         keys = live.start + (slots - live.start) % self.capacity
-        return Selection(keys, weights.astype(np.float32))
+        selection = Selection(keys, self._tree.get(slots) / total, self.beta)
+        self._selections += 1
+        return selection
 
     def update(self, keys: Array, priorities: Array) -> None:
         checked = _checked(priorities, len(keys))

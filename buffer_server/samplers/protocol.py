@@ -1,27 +1,20 @@
-"""The seam between a table and its sampler: which items come next, and with which weights.
+"""The seam between a table and its sampler: which items come next, and how likely each was.
 
-A sampler sees keys, never data. `live` is always the range of keys that are in the storage now.
-Ours are `Uniform`, `Prioritized` and `Fifo`; a user's own is named as `package.module:Name` and is
-built like ours, from its nested `Config` and the capacity of the table. The table holds the lock.
+`live` is always the range of keys that are in the storage now. Ours are `Uniform`, `Prioritized`,
+`Mixture` and `Fifo`; a user's own is named as `package.module:Name` and is built like ours, from
+its nested `Config` and the capacity of the table. The table holds the lock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
 
+from buffer_server.draws import DrawRequest, Population, Selection
+from buffer_server.frames import Column
 from repertory.types import Array
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The chosen items."""
-
-    keys: Array  # [B] int64
-    weights: Array  # [B] float32, importance weights
 
 
 class Sampler(Protocol):
@@ -31,17 +24,28 @@ class Sampler(Protocol):
     # not overwrite an item that is still available. False: one available item is enough.
     consumes: ClassVar[bool]
 
+    # True: it can tell whose experience an item is (`DrawRequest.by_provenance`).
+    knows_provenance: ClassVar[bool]
+
     capacity: int
 
-    def on_insert(self, keys: Array, priorities: Array | None) -> None:
-        """New items, with consecutive keys. Refuses bad priorities before changing anything."""
+    def on_insert(
+        self, keys: Array, columns: Mapping[str, Column], priorities: Array | None
+    ) -> None:
+        """New items, with consecutive keys. Refuses bad ones before changing anything."""
+        ...
+
+    def on_evict(self, keys: Array) -> None:
+        """These items, the oldest, are gone though nothing overwrites them: a limit in bytes."""
         ...
 
     def available(self, live: range) -> int:
         """How many items can be selected now."""
         ...
 
-    def select(self, size: int, live: range, rng: np.random.Generator) -> Selection: ...
+    def population(self, request: DrawRequest, live: range) -> Population: ...
+
+    def select(self, request: DrawRequest, live: range, rng: np.random.Generator) -> Selection: ...
 
     def update(self, keys: Array, priorities: Array) -> None:
         """New priorities. The table has already dropped the keys that are no longer live."""

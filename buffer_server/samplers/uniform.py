@@ -10,7 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from buffer_server.samplers.protocol import Selection
+from buffer_server.draws import DrawRequest, Population, Selection
+from buffer_server.frames import Column
 from repertory.settings import PartSettings
 from repertory.types import Array
 
@@ -22,20 +23,28 @@ class Uniform:
         name: str = "uniform"
 
     consumes: ClassVar[bool] = False
+    knows_provenance: ClassVar[bool] = False
 
     def __init__(self, config: Config, capacity: int) -> None:
         self.config = config
         self.capacity = capacity
 
-    def on_insert(self, keys: Array, priorities: Array | None) -> None:
+    def on_insert(
+        self, keys: Array, columns: Mapping[str, Column], priorities: Array | None
+    ) -> None:
         """Nothing to note: priorities mean nothing here."""
+
+    def on_evict(self, keys: Array) -> None:
+        """Nothing to note: only live keys are drawn."""
 
     def available(self, live: range) -> int:
         return len(live)
 
-    def select(self, size: int, live: range, rng: np.random.Generator) -> Selection:
-        keys = rng.integers(live.start, live.stop, size=size, dtype=np.int64)
-        return Selection(keys, np.ones(size, dtype=np.float32))
+    def population(self, request: DrawRequest, live: range) -> Population:
+        return Population(len(live), float(len(live)))
+
+    def select(self, request: DrawRequest, live: range, rng: np.random.Generator) -> Selection:
+        return Selection(rng.integers(live.start, live.stop, size=request.size, dtype=np.int64))
 
     def update(self, keys: Array, priorities: Array) -> None:
         """Nothing to note: a learner need not know which sampler it feeds."""

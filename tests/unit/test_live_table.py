@@ -10,6 +10,7 @@ import pytest
 from replay_shards import LONG_SECONDS, make_table, numbered, until
 
 from buffer_server.callers import Caller, CallerDismissed
+from buffer_server.draws import DrawRequest
 from buffer_server.rate_limiter import RateLimiter
 from buffer_server.table import Table
 from buffer_server.writer_ledger import Origin
@@ -22,7 +23,9 @@ def origin(sequence: int) -> Origin:
 
 def blocked_sample(table: Table, pool: ThreadPoolExecutor, size: int = 2) -> Future[Any]:
     before = len(table.statistics().blocked)
-    future = pool.submit(table.sample, size, timeout_seconds=LONG_SECONDS, caller=Caller("learner"))
+    future = pool.submit(
+        table.draw, DrawRequest(size), timeout_seconds=LONG_SECONDS, caller=Caller("learner")
+    )
     until(lambda: len(table.statistics().blocked) > before)
     return future
 
@@ -33,7 +36,7 @@ def test_a_lower_min_size_lets_a_sampler_pass() -> None:
     with ThreadPoolExecutor() as pool:
         waiting = blocked_sample(table, pool)
         table.configure_limiter(min_size=10)
-        assert len(waiting.result(LONG_SECONDS).batch) == 2
+        assert len(waiting.result(LONG_SECONDS).selection.keys) == 2
 
 
 def test_without_the_ratio_an_inserter_passes() -> None:
@@ -95,7 +98,7 @@ def test_a_buffer_too_small_for_one_who_waits_is_refused() -> None:
         with pytest.raises(UsageError, match="a sample of 64 items is larger"):
             table.configure_limiter(min_size=1, samples_per_insert=1.0, error_buffer=63.0)
         table.configure_limiter(min_size=1, samples_per_insert=1.0, error_buffer=64.0)
-        assert len(waiting.result(LONG_SECONDS).batch) == 64
+        assert len(waiting.result(LONG_SECONDS).selection.keys) == 64
 
 
 def test_a_queue_takes_no_ratio() -> None:
@@ -121,7 +124,9 @@ def test_a_dismissed_caller_takes_nothing_from_a_queue() -> None:
     table = make_table("fifo")
     caller = Caller("dead")
     with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(table.sample, 2, timeout_seconds=LONG_SECONDS, caller=caller)
+        waiting = pool.submit(
+            table.draw, DrawRequest(2), timeout_seconds=LONG_SECONDS, caller=caller
+        )
         until(lambda: table.statistics().blocked)
         table.dismiss(caller, "hung up")
         with pytest.raises(CallerDismissed, match="hung up"):
@@ -141,9 +146,9 @@ def test_a_closed_table_serves_but_lets_nobody_wait() -> None:
 
 def test_one_origin_is_inserted_once() -> None:
     table = make_table()
-    assert table.insert_once(origin(1), numbered(0, 3), timeout_seconds=0.0)
-    assert not table.insert_once(origin(1), numbered(0, 3), timeout_seconds=0.0)
-    assert table.insert_once(origin(2), numbered(3, 3), timeout_seconds=0.0)
+    assert table.insert_once(origin(1), numbered(0, 3).columns(), timeout_seconds=0.0)
+    assert not table.insert_once(origin(1), numbered(0, 3).columns(), timeout_seconds=0.0)
+    assert table.insert_once(origin(2), numbered(3, 3).columns(), timeout_seconds=0.0)
     assert (table.size, table.statistics().duplicate_inserts) == (6, 1)
 
 
@@ -154,7 +159,9 @@ def test_two_who_wait_with_one_origin_insert_once() -> None:
     table.insert(numbered(4, 1))
     with ThreadPoolExecutor() as pool:
         both = [
-            pool.submit(table.insert_once, origin(1), numbered(5, 4), timeout_seconds=LONG_SECONDS)
+            pool.submit(
+                table.insert_once, origin(1), numbered(5, 4).columns(), timeout_seconds=LONG_SECONDS
+            )
             for _ in range(2)
         ]
         until(lambda: len(table.statistics().blocked) == 2)
@@ -169,16 +176,16 @@ def test_an_insert_that_timed_out_may_come_again() -> None:
     table.insert(numbered(0, 4))
     table.insert(numbered(4, 1))
     with pytest.raises(ReplayTimeout):
-        table.insert_once(origin(1), numbered(5, 4), timeout_seconds=0.0)
+        table.insert_once(origin(1), numbered(5, 4).columns(), timeout_seconds=0.0)
     table.sample(4, timeout_seconds=0.0)
-    assert table.insert_once(origin(1), numbered(5, 4), timeout_seconds=0.0)
+    assert table.insert_once(origin(1), numbered(5, 4).columns(), timeout_seconds=0.0)
 
 
 def test_a_restored_table_knows_what_was_inserted() -> None:
     table, restored = make_table(), make_table()
-    table.insert_once(origin(1), numbered(0, 3), timeout_seconds=0.0)
+    table.insert_once(origin(1), numbered(0, 3).columns(), timeout_seconds=0.0)
     restored.load_arrays(table.arrays())
-    assert not restored.insert_once(origin(1), numbered(0, 3), timeout_seconds=0.0)
+    assert not restored.insert_once(origin(1), numbered(0, 3).columns(), timeout_seconds=0.0)
     assert restored.size == 3
 
 

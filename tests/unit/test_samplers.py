@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from buffer_server.draws import DrawRequest
 from buffer_server.samplers.fifo import Fifo
 from buffer_server.samplers.prioritized import Prioritized
 from buffer_server.samplers.protocol import Sampler
@@ -39,7 +40,7 @@ def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:
 
 def prioritized(priorities: list[float], capacity: int = 0, **config: Any) -> Prioritized:
     sampler = Prioritized(Prioritized.Config(**config), capacity or len(priorities))
-    sampler.on_insert(np.arange(len(priorities)), np.array(priorities))
+    sampler.on_insert(np.arange(len(priorities)), {}, np.array(priorities))
     return sampler
 
 
@@ -73,17 +74,17 @@ def test_settings_out_of_range_are_refused(
 class TestUniform:
     def test_every_live_item_is_equally_likely(self) -> None:
         sampler = Uniform(Uniform.Config(), 10)
-        drawn = sampler.select(20_000, range(95, 105), rng()).keys
+        drawn = sampler.select(DrawRequest(20_000), range(95, 105), rng()).keys
         counts = np.bincount(drawn - 95, minlength=10)
         assert counts.sum() == 20_000
         assert chi_square(counts, np.full(10, 0.1)) < CHI_SQUARE_9_DEGREES
 
     def test_only_live_keys_are_named(self) -> None:
-        drawn = Uniform(Uniform.Config(), 3).select(500, range(7, 10), rng()).keys
+        drawn = Uniform(Uniform.Config(), 3).select(DrawRequest(500), range(7, 10), rng()).keys
         assert set(drawn.tolist()) == {7, 8, 9}
 
     def test_weights_are_one(self) -> None:
-        weights = Uniform(Uniform.Config(), 3).select(4, range(3), rng()).weights
+        weights = Uniform(Uniform.Config(), 3).select(DrawRequest(4), range(3), rng()).weights
         assert weights.dtype == np.float32
         assert weights.tolist() == [1.0] * 4
 
@@ -93,14 +94,18 @@ class TestPrioritized:
         sampler = prioritized([float(p) for p in range(1, 11)], alpha=0.5)
         generator = rng()
         # Single draws: without strata the counts are multinomial, as the chi-square test wants.
-        drawn = [sampler.select(1, range(10), generator).keys[0] for _ in range(4000)]
+        drawn = [sampler.select(DrawRequest(1), range(10), generator).keys[0] for _ in range(4000)]
         masses = np.sqrt(np.arange(1, 11))
         counts = np.bincount(drawn, minlength=10)
         assert chi_square(counts, masses / masses.sum()) < CHI_SQUARE_9_DEGREES
 
     def test_a_batch_takes_one_item_of_each_stratum(self) -> None:
         priorities = np.arange(1.0, 11.0)
-        drawn = prioritized(priorities.tolist(), alpha=1.0).select(1000, range(10), rng()).keys
+        drawn = (
+            prioritized(priorities.tolist(), alpha=1.0)
+            .select(DrawRequest(1000), range(10), rng())
+            .keys
+        )
         expected = 1000 * priorities / priorities.sum()
         # An item's share covers whole strata, one draw each, and parts of two: so at most 2 off,
         # where independent draws would be off by about 10.
@@ -110,7 +115,9 @@ class TestPrioritized:
         # P = (0.2, 0.8), N = 2: w = (0.4^-0.5, 1.6^-0.5) = (1.5811, 0.7906);
         # divided by the largest: (1, 0.5).
         sampler = prioritized([1.0, 4.0], alpha=1.0, beta=0.5, epsilon=1e-12)
-        selection = sampler.select(5, range(2), rng())  # strata of a fifth: one of 0, four of 1
+        selection = sampler.select(
+            DrawRequest(5), range(2), rng()
+        )  # strata of a fifth: one of 0, four of 1
         assert selection.keys.tolist() == [0, 1, 1, 1, 1]
         assert selection.weights.dtype == np.float32
         # float32 resolves 6e-8, epsilon moves the priorities by 1e-12.
@@ -118,7 +125,7 @@ class TestPrioritized:
 
     def test_the_largest_weight_is_that_of_the_batch(self) -> None:
         sampler = prioritized([1e-6, 9.0], alpha=1.0, beta=1.0)
-        selection = sampler.select(2, range(2), rng(1))
+        selection = sampler.select(DrawRequest(2), range(2), rng(1))
         assert selection.keys.tolist() == [1, 1]  # the rare item is not in this batch
         assert selection.weights.tolist() == [1.0, 1.0]
 
@@ -127,42 +134,42 @@ class TestPrioritized:
         betas = []
         for _ in range(5):
             betas.append(sampler.beta)
-            sampler.select(2, range(2), rng())
+            sampler.select(DrawRequest(2), range(2), rng())
         np.testing.assert_allclose(betas, [0.4, 0.6, 0.8, 1.0, 1.0], rtol=1e-12)
 
     def test_beta_is_what_the_weights_use(self) -> None:
         sampler = prioritized([1.0, 4.0], alpha=1.0, beta=0.0, beta_steps=1, epsilon=1e-12)
-        first = sampler.select(5, range(2), rng())
-        second = sampler.select(5, range(2), rng())
+        first = sampler.select(DrawRequest(5), range(2), rng())
+        second = sampler.select(DrawRequest(5), range(2), rng())
         assert first.weights.tolist() == [1.0] * 5  # beta 0
         np.testing.assert_allclose(second.weights[1:], 0.25, rtol=1e-6)  # beta 1: 1 / 4
 
     def test_beta_stays_without_beta_steps(self) -> None:
         sampler = prioritized([1.0, 4.0], beta=0.3)
-        sampler.select(2, range(2), rng())
+        sampler.select(DrawRequest(2), range(2), rng())
         assert sampler.beta == 0.3
 
     def test_new_items_get_the_largest_priority_seen_so_far(self) -> None:
         sampler = prioritized([3.0, 1.0], capacity=3, alpha=1.0)
         sampler.update(keys(0), np.array([0.0]))  # 3 is gone, but it was seen
-        sampler.on_insert(keys(2), None)
+        sampler.on_insert(keys(2), {}, None)
         np.testing.assert_allclose(
             sampler.arrays(range(3))["masses"], [0.0, 1.0, 3.0], atol=1e-5
         )  # atol: epsilon
 
     def test_epsilon_keeps_an_item_without_priority_possible(self) -> None:
         sampler = prioritized([0.0, 0.0], alpha=1.0)
-        assert sampler.select(2, range(2), rng()).keys.tolist() == [0, 1]
+        assert sampler.select(DrawRequest(2), range(2), rng()).keys.tolist() == [0, 1]
 
     def test_an_overwritten_slot_forgets_its_priority(self) -> None:
         sampler = prioritized([100.0, 0.0, 0.0], alpha=1.0)
-        sampler.on_insert(keys(3), np.array([0.0]))
+        sampler.on_insert(keys(3), {}, np.array([0.0]))
         assert sampler.arrays(range(1, 4))["masses"].max() < 1e-5
 
     def test_keys_name_the_newest_item_of_a_slot(self) -> None:
         sampler = prioritized([1.0, 1.0, 1.0])
-        sampler.on_insert(keys(3, 4), None)  # in the slots of 0 and 1
-        drawn = sampler.select(300, range(2, 5), rng()).keys
+        sampler.on_insert(keys(3, 4), {}, None)  # in the slots of 0 and 1
+        drawn = sampler.select(DrawRequest(300), range(2, 5), rng()).keys
         assert set(drawn.tolist()) == {2, 3, 4}
 
     @pytest.mark.parametrize("bad", [np.nan, -0.5, np.inf, 1e39])
@@ -180,7 +187,7 @@ class TestPrioritized:
 
     def test_extreme_priorities_give_finite_weights(self) -> None:
         sampler = prioritized([0.0, 3e38], alpha=1.0, beta=1.0, epsilon=1e-12)
-        assert np.isfinite(sampler.select(50, range(2), rng()).weights).all()
+        assert np.isfinite(sampler.select(DrawRequest(50), range(2), rng()).weights).all()
 
     def test_restored_with_another_alpha_the_priorities_stay(self) -> None:
         saved = prioritized([1.0, 4.0, 9.0], alpha=1.0)
@@ -194,23 +201,26 @@ class TestPrioritized:
 class TestFifo:
     def fifo(self, count: int, capacity: int, max_times_sampled: int = 1) -> Fifo:
         sampler = Fifo(Fifo.Config(max_times_sampled=max_times_sampled), capacity)
-        sampler.on_insert(np.arange(count), None)
+        sampler.on_insert(np.arange(count), {}, None)
         return sampler
 
     def test_items_come_in_order_and_never_twice(self) -> None:
         sampler, live = self.fifo(6, 6), range(6)
-        drawn = [sampler.select(2, live, rng()).keys.tolist() for _ in range(3)]
+        drawn = [sampler.select(DrawRequest(2), live, rng()).keys.tolist() for _ in range(3)]
         assert drawn == [[0, 1], [2, 3], [4, 5]]
         assert sampler.available(live) == 0
 
     def test_more_than_are_left_is_refused(self) -> None:
         sampler = self.fifo(3, 4)
-        sampler.select(2, range(3), rng())
+        sampler.select(DrawRequest(2), range(3), rng())
         with pytest.raises(UsageError, match=r"2 items .* only 1 "):
-            sampler.select(2, range(3), rng())
+            sampler.select(DrawRequest(2), range(3), rng())
 
     def test_weights_are_one(self) -> None:
-        assert self.fifo(2, 2).select(2, range(2), rng()).weights.tolist() == [1.0, 1.0]
+        assert self.fifo(2, 2).select(DrawRequest(2), range(2), rng()).weights.tolist() == [
+            1.0,
+            1.0,
+        ]
 
     @settings(max_examples=60, deadline=None)
     @given(max_times=st.integers(1, 3), sizes=st.lists(st.integers(1, 5), max_size=20))
@@ -222,10 +232,10 @@ class TestFifo:
         for size in sizes:
             # As the table does it: used-up items make room for as many new ones.
             free = 8 - sampler.available(range(max(0, count - 8), count))
-            sampler.on_insert(np.arange(count, count + free), None)
+            sampler.on_insert(np.arange(count, count + free), {}, None)
             count += free
             live = range(count - 8, count)
-            drawn = sampler.select(size, live, rng()).keys
+            drawn = sampler.select(DrawRequest(size), live, rng()).keys
             assert len(set(drawn.tolist())) == size
             assert drawn[0] == np.flatnonzero(times < max_times)[0]  # the oldest comes first
             times[drawn] += 1
@@ -235,31 +245,30 @@ class TestFifo:
     def test_restored_it_goes_on_where_it_was(self) -> None:
         saved = self.fifo(6, 6, max_times_sampled=2)
         for size in (2, 3):  # 0 and 1 are used up, 2 was sampled once
-            saved.select(size, range(6), rng())
+            saved.select(DrawRequest(size), range(6), rng())
         restored = Fifo(Fifo.Config(max_times_sampled=2), 10)
         restored.load_arrays(saved.arrays(range(6)), range(6))
-        assert [restored.select(2, range(6), rng()).keys.tolist() for _ in range(3)] == [
-            [2, 3], [3, 4], [4, 5],
-        ]  # fmt: skip
+        drawn = [restored.select(DrawRequest(2), range(6), rng()).keys for _ in range(3)]
+        assert np.array(drawn).tolist() == [[2, 3], [3, 4], [4, 5]]
 
     def test_restored_with_fewer_times_left_items_are_used_up(self) -> None:
         saved = self.fifo(4, 4, max_times_sampled=3)
-        saved.select(2, range(4), rng())
+        saved.select(DrawRequest(2), range(4), rng())
         restored = Fifo(Fifo.Config(max_times_sampled=1), 4)
         restored.load_arrays(saved.arrays(range(4)), range(4))
         assert restored.available(range(4)) == 2
-        assert restored.select(2, range(4), rng()).keys.tolist() == [2, 3]
+        assert restored.select(DrawRequest(2), range(4), rng()).keys.tolist() == [2, 3]
 
     def test_restored_into_less_room_it_says_what_is_lost(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         saved = self.fifo(6, 6)
-        saved.select(1, range(6), rng())
+        saved.select(DrawRequest(1), range(6), rng())
         restored = Fifo(Fifo.Config(), 3)
         with caplog.at_level(logging.WARNING):
             restored.load_arrays(saved.arrays(range(6)), range(3, 6))
         assert "2 items" in caplog.text
-        assert restored.select(3, range(3, 6), rng()).keys.tolist() == [3, 4, 5]
+        assert restored.select(DrawRequest(3), range(3, 6), rng()).keys.tolist() == [3, 4, 5]
 
 
 @pytest.mark.parametrize("name", ["prioritized", "fifo", "uniform"])
@@ -268,5 +277,5 @@ def test_state_has_the_same_names_when_empty(name: str) -> None:
     sampler_class = lookup("sampler", name)
     sampler: Sampler = sampler_class(sampler_class.Config(), 4)
     empty = sampler.arrays(range(0)).keys()
-    sampler.on_insert(keys(0, 1), None)
+    sampler.on_insert(keys(0, 1), {}, None)
     assert sampler.arrays(range(2)).keys() == empty

@@ -43,7 +43,7 @@ def assert_holds(batch: TransitionBatch, numbers: list[int]) -> None:
 def test_any_sequence_of_appends_keeps_the_newest_items(data: st.DataObject, capacity: int) -> None:
     storage, model = Storage(SIGNATURE, capacity), list[int]()
     for count in data.draw(st.lists(st.integers(0, capacity), max_size=12)):
-        keys = storage.append(numbered(len(model), count))
+        keys = storage.append(numbered(len(model), count).columns())
         assert keys.tolist() == list(range(len(model), len(model) + count))
         model += range(len(model), len(model) + count)
         kept = model[-capacity:]
@@ -51,13 +51,13 @@ def test_any_sequence_of_appends_keeps_the_newest_items(data: st.DataObject, cap
         assert (storage.size, storage.next_key) == (len(kept), len(model))
         if kept:
             wanted = data.draw(st.lists(st.sampled_from(kept), min_size=1, max_size=20))
-            assert_holds(storage.gather(np.array(wanted)), wanted)
+            assert_holds(TransitionBatch.from_columns(storage.gather(np.array(wanted))), wanted)
 
 
 def test_live_is_inserted_and_not_yet_overwritten() -> None:
     storage = Storage(SIGNATURE, 4)
-    storage.append(numbered(0, 4))
-    storage.append(numbered(4, 2))
+    storage.append(numbered(0, 4).columns())
+    storage.append(numbered(4, 2).columns())
     assert storage.live(np.array([-1, 0, 1, 2, 5, 6])).tolist() == [
         False, False, False, True, True, False,
     ]  # fmt: skip
@@ -66,31 +66,31 @@ def test_live_is_inserted_and_not_yet_overwritten() -> None:
 @pytest.mark.parametrize("key", [0, 6, -1])
 def test_a_key_without_item_is_refused(key: int) -> None:
     storage = Storage(SIGNATURE, 4)
-    storage.append(numbered(0, 4))
-    storage.append(numbered(4, 2))
+    storage.append(numbered(0, 4).columns())
+    storage.append(numbered(4, 2).columns())
     with pytest.raises(UsageError, match="from 2 up to, without, 6"):
-        storage.gather(np.array([3, key]))
+        TransitionBatch.from_columns(storage.gather(np.array([3, key])))
 
 
 def test_gather_copies() -> None:
     storage = Storage(SIGNATURE, 2)
-    storage.append(numbered(0, 2))
-    batch = storage.gather(np.array([0, 1]))
-    storage.append(numbered(2, 2))
+    storage.append(numbered(0, 2).columns())
+    batch = TransitionBatch.from_columns(storage.gather(np.array([0, 1])))
+    storage.append(numbered(2, 2).columns())
     assert_holds(batch, [0, 1])
 
 
 def test_append_copies() -> None:
     storage, batch = Storage(SIGNATURE, 2), numbered(0, 2)
-    storage.append(batch)
+    storage.append(batch.columns())
     batch.observation[:] = 9
-    assert_holds(storage.gather(np.array([0, 1])), [0, 1])
+    assert_holds(TransitionBatch.from_columns(storage.gather(np.array([0, 1]))), [0, 1])
 
 
 def test_a_batch_larger_than_the_capacity_is_refused_with_both_sizes() -> None:
     storage = Storage(SIGNATURE, 4)
     with pytest.raises(UsageError, match=r"batch of 5 items .* capacity of 4"):
-        storage.append(numbered(0, 5))
+        storage.append(numbered(0, 5).columns())
 
 
 GOOD = numbered(7, 2)
@@ -119,11 +119,11 @@ BAD_BATCHES = {
 def test_a_batch_unlike_the_signature_is_refused_before_anything_is_written(case: str) -> None:
     batch, message = BAD_BATCHES[case]
     storage = Storage(SIGNATURE, 2)
-    storage.append(numbered(0, 2))
+    storage.append(numbered(0, 2).columns())
     with pytest.raises(UsageError, match=message):
-        storage.append(batch)
+        storage.append(batch.columns())
     assert storage.live_keys == range(2)
-    assert_holds(storage.gather(np.array([0, 1])), [0, 1])
+    assert_holds(TransitionBatch.from_columns(storage.gather(np.array([0, 1]))), [0, 1])
 
 
 def test_a_signature_without_a_required_column_is_refused() -> None:
@@ -145,9 +145,9 @@ def test_items_may_be_segments_of_steps() -> None:
         }
     )
     storage = Storage(segments.signature(), 2)
-    storage.append(segments.select(slice(0, 2)))
-    storage.append(segments.select(slice(2, 3)))
-    batch = storage.gather(np.array([2, 1]))
+    storage.append(segments.select(slice(0, 2)).columns())
+    storage.append(segments.select(slice(2, 3)).columns())
+    batch = TransitionBatch.from_columns(storage.gather(np.array([2, 1])))
     assert batch.observation.shape == (2, 5, 3)
     assert_holds(batch, [2, 1])
 
@@ -164,42 +164,42 @@ def test_a_snapshot_goes_into_any_capacity_and_keeps_the_newest(
 ) -> None:
     saved = Storage(SIGNATURE, 5)
     for count in counts:
-        saved.append(numbered(saved.next_key, count))
+        saved.append(numbered(saved.next_key, count).columns())
     restored = Storage(SIGNATURE, capacity)
     restored.load_arrays(saved.arrays())
     expected = list(saved.live_keys)[-capacity:]
     assert list(restored.live_keys) == expected
     assert restored.next_key == sum(counts)
     if expected:
-        assert_holds(restored.gather(np.array(expected)), expected)
+        assert_holds(TransitionBatch.from_columns(restored.gather(np.array(expected))), expected)
     # The restored ring also goes on as a ring.
-    restored.append(numbered(restored.next_key, 1))
+    restored.append(numbered(restored.next_key, 1).columns())
     expected = [*expected, restored.next_key - 1][-capacity:]
     assert list(restored.live_keys) == expected
-    assert_holds(restored.gather(np.array(expected)), expected)
+    assert_holds(TransitionBatch.from_columns(restored.gather(np.array(expected))), expected)
 
 
 def test_a_snapshot_holds_the_filled_part_only() -> None:
     storage = Storage(SIGNATURE, 1000)
-    storage.append(numbered(0, 3))
+    storage.append(numbered(0, 3).columns())
     assert len(storage.arrays()["columns/observation"]) == 3
 
 
 def test_a_snapshot_does_not_change_with_the_storage() -> None:
     storage = Storage(SIGNATURE, 2)
-    storage.append(numbered(0, 2))
+    storage.append(numbered(0, 2).columns())
     arrays = storage.arrays()
-    storage.append(numbered(2, 2))
+    storage.append(numbered(2, 2).columns())
     assert arrays["columns/reward"].tolist() == [0, 1]
 
 
 def test_a_snapshot_with_another_signature_is_refused_and_changes_nothing() -> None:
     saved = Storage({**SIGNATURE, "extras/log_prob": SIGNATURE["policy_id"]}, 2).arrays()
     storage = Storage(SIGNATURE, 2)
-    storage.append(numbered(0, 2))
+    storage.append(numbered(0, 2).columns())
     with pytest.raises(UsageError, match="extras/log_prob"):
         storage.load_arrays(saved)
-    assert_holds(storage.gather(np.array([0, 1])), [0, 1])
+    assert_holds(TransitionBatch.from_columns(storage.gather(np.array([0, 1]))), [0, 1])
 
 
 def test_a_snapshot_without_its_counter_is_refused() -> None:

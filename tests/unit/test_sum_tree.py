@@ -14,22 +14,23 @@ from repertory.errors import UsageError
 MASSES = st.one_of(st.just(0.0), st.floats(1e-12, 1e12), st.sampled_from([0.1, 1e-300, 1e38]))
 
 
-def tree_of(masses: list[float]) -> SumTree:
-    tree = SumTree(len(masses))
+def tree_of(masses: list[float], widest_top: int = 2) -> SumTree:
+    tree = SumTree(len(masses), widest_top)
     tree.set(np.arange(len(masses)), np.array(masses, dtype=np.float64))
     return tree
 
 
 @settings(max_examples=80, deadline=None)
 @given(
-    capacity=st.integers(1, 40),
+    capacity=st.integers(1, 400),
+    widest_top=st.sampled_from([1, 3, 4096]),
     data=st.data(),
 )
 def test_any_sequence_of_sets_finds_what_searchsorted_finds(
-    capacity: int, data: st.DataObject
+    capacity: int, widest_top: int, data: st.DataObject
 ) -> None:
     # Whole numbers: their sums are exact, so the leaf must be exactly that of the reference.
-    tree, model = SumTree(capacity), np.zeros(capacity)
+    tree, model = SumTree(capacity, widest_top), np.zeros(capacity)
     changes = st.lists(st.tuples(st.integers(0, capacity - 1), st.integers(0, 5)), max_size=60)
     for change in data.draw(st.lists(changes, min_size=1, max_size=4)):
         for index, mass in change:
@@ -44,9 +45,15 @@ def test_any_sequence_of_sets_finds_what_searchsorted_finds(
 
 
 @settings(max_examples=150, deadline=None)
-@given(masses=st.lists(MASSES, min_size=1, max_size=70).filter(any), seed=st.integers(0, 2**32))
-def test_a_leaf_without_mass_is_never_found(masses: list[float], seed: int) -> None:
-    tree = tree_of(masses)
+@given(
+    masses=st.lists(MASSES, min_size=1, max_size=70).filter(any),
+    widest_top=st.sampled_from([1, 4096]),
+    seed=st.integers(0, 2**32),
+)
+def test_a_leaf_without_mass_is_never_found(
+    masses: list[float], widest_top: int, seed: int
+) -> None:
+    tree = tree_of(masses, widest_top)
     fractions = np.random.default_rng(seed).random(200)
     edges = [0.0, np.nextafter(tree.total, 0), tree.total, np.nextafter(tree.total, np.inf)]
     starts = np.cumsum(masses)  # the places where rounding decides

@@ -15,10 +15,11 @@ from replay_shards import encode_batch, encode_column, numbered
 
 from buffer_server import wire
 from buffer_server.callers import Blocked
+from buffer_server.draws import Draw, DrawRequest, Population, Selection
 from buffer_server.proto import replay_pb2 as pb
 from buffer_server.statistics import TableStatistics
 from repertory.errors import UsageError
-from repertory.types import ColumnSpec, Sample, TransitionBatch
+from repertory.types import ColumnSpec, TransitionBatch
 
 SIGNATURE = numbered(0, 1).signature()
 
@@ -52,7 +53,8 @@ def test_every_dtype_and_shape_comes_back_bit_for_bit(array: np.ndarray) -> None
 @given(st.integers(0, 40))
 def test_batches_come_back(count: int) -> None:
     request = pb.InsertRequest(columns=encode_batch(numbered(7, count)))
-    assert_same(wire.decode_batch(through_bytes(request).columns, SIGNATURE), numbered(7, count))
+    columns = wire.decode_columns(through_bytes(request).columns, SIGNATURE)
+    assert_same(TransitionBatch.from_columns(columns), numbered(7, count))
 
 
 def test_columns_out_of_c_order_come_back() -> None:
@@ -61,9 +63,15 @@ def test_columns_out_of_c_order_come_back() -> None:
     np.testing.assert_array_equal(back, array)
 
 
+def drawn(selection: Selection) -> Draw:
+    return Draw(numbered(3, 4).columns(), selection, Population(9, 2.5, 4))
+
+
 def test_samples_come_back_and_belong_to_the_caller() -> None:
-    sample = Sample(numbered(3, 4), np.arange(4), np.ones(4, np.float32))
-    back = wire.decode_sample(through_bytes(wire.encode_sample(sample)), SIGNATURE)
+    draw = drawn(Selection(np.arange(4), np.array([0.1, 0.2, 0.4, 0.3]), beta=0.5))
+    back = wire.decode_draw(through_bytes(wire.encode_draw(draw)), SIGNATURE)
+    assert back.population == draw.population
+    back, sample = back.sample(), draw.sample()
     assert_same(back.batch, sample.batch)
     np.testing.assert_array_equal(back.keys, sample.keys)
     np.testing.assert_array_equal(back.weights, sample.weights)
@@ -72,8 +80,8 @@ def test_samples_come_back_and_belong_to_the_caller() -> None:
 
 
 def test_received_inserts_are_not_copied() -> None:
-    batch = wire.decode_batch(encode_batch(numbered(0, 4)), SIGNATURE)
-    assert not any(column.flags.owndata for column in batch.columns().values())
+    columns = wire.decode_columns(encode_batch(numbered(0, 4)), SIGNATURE)
+    assert not any(column.flags.owndata for column in columns.values())
 
 
 @pytest.mark.parametrize("dtype", [">f4", "<c8", "<U3", "<M8[s]", "|O"])
@@ -125,12 +133,12 @@ def test_what_does_not_fit_is_refused_by_name(
     columns = encode_batch(numbered(0, 4))
     change(columns)
     with pytest.raises(UsageError, match=message):
-        wire.decode_batch(columns, SIGNATURE)
+        wire.decode_columns(columns, SIGNATURE)
 
 
 def test_no_columns_at_all_are_refused() -> None:
     with pytest.raises(UsageError, match="observation, action, reward"):
-        wire.decode_batch([], SIGNATURE)
+        wire.decode_columns([], SIGNATURE)
 
 
 @pytest.mark.parametrize("shape", [[], [2, 2], [5]])
@@ -140,10 +148,26 @@ def test_keys_have_one_axis_and_its_length(shape: list[int]) -> None:
         wire.decode_vector(column, wire.KEYS, "keys")
 
 
-def test_a_sample_without_all_its_weights_is_refused() -> None:
-    sample = Sample(numbered(3, 4), np.arange(4), np.ones(3, np.float32))
-    with pytest.raises(UsageError, match="4 items came with 4 keys, 3 weights"):
-        wire.decode_sample(wire.encode_sample(sample), SIGNATURE)
+def test_a_sample_without_all_its_probabilities_is_refused() -> None:
+    draw = drawn(Selection(np.arange(4), np.ones(3)))
+    with pytest.raises(UsageError, match="4 items came with 4 keys, 3 probabilities"):
+        wire.decode_draw(wire.encode_draw(draw), SIGNATURE)
+
+
+@given(
+    st.builds(
+        DrawRequest,
+        size=st.integers(10, 2**32 - 1),
+        own_items=st.integers(0, 10),
+        own_policy=st.integers(0, 2**31 - 1),
+        max_age=st.none() | st.integers(0, 2**63),
+        partial=st.booleans(),
+    )
+)
+def test_requests_come_back(wanted: DrawRequest) -> None:
+    request = pb.SampleRequest()
+    wire.write_request(request, wanted)
+    assert wire.read_request(through_bytes(request)) == wanted
 
 
 @given(st.binary(min_size=1, max_size=200))
@@ -158,9 +182,9 @@ def test_malformed_bytes_are_refused() -> None:
 
 
 def test_the_signature_hash_is_the_documented_one() -> None:
-    # printf '[["a","<f4",[2]],["b","|u1",[]]]' | sha256sum: the first 8 bytes, little-endian
+    # printf '[["a","<f4",[2],1],["b","|u1",[],1]]' | sha256sum: the first 8 bytes, little-endian
     signature = {"b": ColumnSpec("uint8", ()), "a": ColumnSpec("float32", (2,))}
-    assert wire.signature_hash(signature) == 0xABA5A8DFFE8AB2EC
+    assert wire.signature_hash(signature) == 0xBCCD3760C9B9CDBF
 
 
 def test_signatures_come_back() -> None:

@@ -1,0 +1,122 @@
+"""The settings a table is made of, and which table a learner of a run needs.
+
+    tables:
+      td3:
+        capacity: 1000000
+        sampler: {name: prioritized, alpha: 0.6}
+        limiter: {min_size: 1000, samples_per_insert: 256, error_buffer: 65536}
+        columns:
+          observation: {dtype: <f4, shape: [17]}
+          ...
+
+`table_config` derives one from the settings of a run; a file like this says the same to a shard.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Annotated
+
+import numpy as np
+from pydantic import AfterValidator, Field
+
+from buffer_server.rate_limiter import RateLimiter
+from buffer_server.table import Table
+from repertory.config import LearnerConfig, OnPolicyConfig, RunConfig
+from repertory.errors import UsageError
+from repertory.parts import lookup
+from repertory.seeding import derive_seed
+from repertory.settings import SamplerSettings, Settings, part_default
+from repertory.specs import EnvSpec
+from repertory.types import ColumnSpec
+
+LARGEST_AXIS = 2**31 - 1
+
+
+def _check_dtype(text: str) -> str:
+    try:
+        return np.dtype(text).str
+    except TypeError as error:
+        raise ValueError(f"{text!r} is not a dtype: write it as NumPy does, <f4 or |u1") from error
+
+
+class ColumnConfig(Settings):
+    dtype: Annotated[str, AfterValidator(_check_dtype)]
+    shape: tuple[Annotated[int, Field(ge=0, le=LARGEST_AXIS)], ...] = ()
+    stack: int = Field(default=1, ge=1, le=64)
+
+
+class LimiterConfig(Settings):
+    min_size: int = Field(default=1, ge=1)  # items before the first sample
+    samples_per_insert: float | None = Field(default=None, gt=0)  # None: no ratio
+    error_buffer: float | None = Field(default=None, gt=0)  # how far either side may run ahead
+
+
+class TableConfig(Settings):
+    columns: dict[str, ColumnConfig]
+    capacity: int = Field(default=1_000_000, ge=1)  # items
+    capacity_bytes: int | None = Field(default=None, ge=1)  # whichever is reached first
+    sampler: SamplerSettings = part_default("uniform")
+    limiter: LimiterConfig = Field(default_factory=LimiterConfig)
+    seed: int = Field(default=0, ge=0, lt=2**32)
+
+    @property
+    def signature(self) -> dict[str, ColumnSpec]:
+        return {
+            name: ColumnSpec(column.dtype, column.shape, column.stack)
+            for name, column in self.columns.items()
+        }
+
+    def build(self, name: str) -> Table:
+        sampler = lookup("sampler", self.sampler.name)
+        return Table(
+            name,
+            self.signature,
+            self.capacity,
+            sampler(self.sampler, self.capacity),
+            RateLimiter(**self.limiter.model_dump()),
+            seed=self.seed,
+        )
+
+
+def table_config(
+    config: RunConfig,
+    learner_config: LearnerConfig,
+    spec: EnvSpec,
+    policy_extras: Mapping[str, ColumnSpec],
+) -> TableConfig:
+    """A replay for off-policy learners, a queue of segments for on-policy ones."""
+    extras = dict(policy_extras)
+    if learner_config.normalize_reward:
+        extras["discounted_return"] = ColumnSpec("<f4", ())
+    segment_length = None
+    if isinstance(learner_config, OnPolicyConfig):
+        segment_length = learner_config.segment_length
+        extras["boundary"] = ColumnSpec("|b1", ())
+        sampler = lookup("sampler", "fifo").Config()
+        capacity = 2 * config.env.copies
+    else:
+        sampler = config.replay.sampler
+        capacity = min(config.replay.capacity, config.steps)
+    signature = spec.transition_signature(extras, segment_length)
+    _refuse_more_than_memory(capacity * sum(column.nbytes for column in signature.values()), config)
+    return TableConfig(
+        columns={
+            name: ColumnConfig(dtype=column.dtype, shape=column.shape, stack=column.stack)
+            for name, column in signature.items()
+        },
+        capacity=capacity,
+        sampler=sampler,
+        seed=derive_seed(config.seed, "replay"),
+    )
+
+
+def _refuse_more_than_memory(nbytes: int, config: RunConfig) -> None:
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if nbytes > 0.9 * physical:
+        raise UsageError(
+            f"replay.capacity = {config.replay.capacity} is refused: it takes "
+            f"{nbytes / 2**30:.1f} GiB when full, this machine has {physical / 2**30:.1f} GiB; "
+            "lower it with --set replay.capacity=..."
+        )
