@@ -204,4 +204,4 @@ class _Lane:
 def _first(column: Column) -> Array:
     """[B]: of a segment, its first step."""
     assert isinstance(column, np.ndarray)
-    return column.reshape(len(column), -1)[:, 0]
+    return column if column.ndim == 1 else column[:, 0]
