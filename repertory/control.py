@@ -1,0 +1,348 @@
+"""The control plane: every Redis key of a run, with its owner and its lifetime.
+
+| key after `repertory:RUN:` | holds                              | written by   | lives           |
+|----------------------------|------------------------------------|--------------|-----------------|
+| `card`                     | what the run is, as JSON           | launcher     | with the server |
+| `desired`                  | state, actors                      | people       | with the server |
+| `members`                  | name -> last heartbeat, as JSON    | each process | until dismissed |
+| `counters`                 | env_steps, episodes, faults ...    | each process | with the server |
+| `shards`                   | index -> address                   | supervisor   | with the server |
+| `versions`                 | policy -> epoch, version, checksum | learners     | with the server |
+| `epochs`                   | learner -> its newest epoch        | supervisor   | with the server |
+| `metrics`, `events`        | streams                            | each process | newest entries  |
+| `commands`                 | stream of what people asked for    | people       | newest entries  |
+| `reply:ID`                 | how a command ended                | supervisor   | five minutes    |
+
+and `repertory:runs`, a set of all runs here. Nothing of the data plane waits for any of it: calls
+have a deadline and raise `ControlUnavailable`, and whoever reports tries again later. Two learners
+of one policy are told apart by their epoch: a version with an older one is not taken.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import redis
+
+from repertory.errors import RepertoryError, UsageError
+
+RUNS_KEY = "repertory:runs"
+TIMEOUT_SECONDS = 2.0
+METRICS_KEPT = 50_000
+EVENTS_KEPT = 10_000
+COMMANDS_KEPT = 1_000
+REPLY_SECONDS = 300
+
+RunState = Literal["running", "paused", "stopped"]
+
+# KEYS: versions, epochs. ARGV: policy, epoch, version, checksum. A version is taken if its epoch
+# is the newest that was given out and it is above the one before.
+_PUBLISH = """
+local newest = tonumber(redis.call('HGET', KEYS[2], ARGV[1]) or '0')
+if tonumber(ARGV[2]) < newest then return 0 end
+local last = redis.call('HGET', KEYS[1], ARGV[1])
+if last and cjson.decode(last)['version'] >= tonumber(ARGV[3]) then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], cjson.encode(
+  {epoch = tonumber(ARGV[2]), version = tonumber(ARGV[3]), checksum = tonumber(ARGV[4])}))
+return 1
+"""
+
+
+class ControlUnavailable(RepertoryError):
+    """The control server did not answer in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlAddress:
+    """Where the control server is. The password stays in its file."""
+
+    url: str  # redis://host:port/0, rediss://..., unix:///path
+    password_file: Path | None = None
+
+    def connect(self, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Any:
+        """A `redis.Redis` that speaks str (its own types say bytes or str); nothing is sent yet."""
+        password = None if self.password_file is None else self.password_file.read_text().strip()
+        try:
+            return redis.Redis.from_url(
+                self.url,
+                password=password,
+                socket_timeout=timeout_seconds,
+                socket_connect_timeout=timeout_seconds,
+                decode_responses=True,
+            )
+        except ValueError as error:
+            raise UsageError(
+                f"{self.url!r} is not the address of a Redis: write redis://HOST:PORT/0, "
+                f"rediss://HOST:PORT/0 or unix:///PATH ({error})"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class RunCard:
+    """What a run is, for those who list runs."""
+
+    run_dir: str
+    env: str
+    learners: Mapping[str, str]  # name -> algorithm
+    steps: int
+    started: float  # seconds since the epoch
+    host: str
+    process_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What people want of a run."""
+
+    state: RunState = "running"
+    actors: int | None = None  # None: as planned
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One process of a run, as it last said of itself."""
+
+    role: str  # worker, learner, shard, evaluator, supervisor
+    host: str
+    process_id: int
+    incarnation: int  # how often it was started
+    at: float  # seconds since the epoch, of this heartbeat
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def age_seconds(self) -> float:
+        return max(0.0, time.time() - self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedVersion:
+    """The newest weights of a policy."""
+
+    epoch: int
+    version: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Something a person asked for."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a stream, and where to go on reading after it."""
+
+    id: str
+    fields: Mapping[str, Any]
+
+
+class Control:
+    """One run's view of the control server. Safe to share between threads."""
+
+    def __init__(self, address: ControlAddress, run_id: str) -> None:
+        self.address = address
+        self.run_id = run_id
+        self._redis = address.connect()
+        self._publish = self._redis.register_script(_PUBLISH)
+
+    def close(self) -> None:
+        self._redis.close()
+
+    # The run
+
+    def register(self, card: RunCard) -> None:
+        with self._deadline():
+            self._redis.set(self._key("card"), json.dumps(asdict(card)))
+            self._redis.sadd(RUNS_KEY, self.run_id)
+
+    def card(self) -> RunCard | None:
+        with self._deadline():
+            text = self._redis.get(self._key("card"))
+        return None if text is None else RunCard(**json.loads(text))
+
+    def desire(self, **changes: Any) -> None:
+        """Changes what is wanted; what is not named stays."""
+        Desired(**changes)  # refuses names that are not there
+        with self._deadline():
+            values = {name: json.dumps(value) for name, value in changes.items()}
+            self._redis.hset(self._key("desired"), mapping=values)
+
+    def desired(self) -> Desired:
+        with self._deadline():
+            values = self._redis.hgetall(self._key("desired"))
+        return Desired(**{name: json.loads(value) for name, value in values.items()})
+
+    # Processes
+
+    def heartbeat(self, name: str, member: Member) -> None:
+        with self._deadline():
+            self._redis.hset(self._key("members"), name, json.dumps(asdict(member)))
+
+    def members(self) -> dict[str, Member]:
+        with self._deadline():
+            values = self._redis.hgetall(self._key("members"))
+        return {name: Member(**json.loads(value)) for name, value in sorted(values.items())}
+
+    def dismiss(self, name: str) -> None:
+        with self._deadline():
+            self._redis.hdel(self._key("members"), name)
+
+    def add(self, **counts: int) -> dict[str, int]:
+        """Adds to counters of the whole run; returns their new values."""
+        with self._deadline():
+            pipeline = self._redis.pipeline(transaction=True)
+            for name, count in counts.items():
+                pipeline.hincrby(self._key("counters"), name, count)
+            return dict(zip(counts, pipeline.execute(), strict=True))
+
+    def counters(self) -> dict[str, int]:
+        with self._deadline():
+            values = self._redis.hgetall(self._key("counters"))
+        return {name: int(value) for name, value in values.items()}
+
+    def set_counters(self, **counts: int) -> None:
+        """For a run that goes on from a checkpoint."""
+        with self._deadline():
+            self._redis.hset(self._key("counters"), mapping=dict(counts))
+
+    def set_shards(self, addresses: Mapping[int, str]) -> None:
+        with self._deadline():
+            pipeline = self._redis.pipeline(transaction=True)
+            pipeline.delete(self._key("shards"))
+            if addresses:
+                values = {str(index): address for index, address in addresses.items()}
+                pipeline.hset(self._key("shards"), mapping=values)
+            pipeline.execute()
+
+    def shards(self) -> dict[int, str]:
+        with self._deadline():
+            values = self._redis.hgetall(self._key("shards"))
+        return {int(index): values[index] for index in sorted(values, key=int)}
+
+    # Learners
+
+    def next_epoch(self, learner: str) -> int:
+        """Whoever has an older one can publish no more."""
+        with self._deadline():
+            return int(self._redis.hincrby(self._key("epochs"), learner, 1))
+
+    def publish_version(self, policy: str, epoch: int, version: int, checksum: int) -> bool:
+        """False: a newer learner has taken over, or the version is not above the last."""
+        with self._deadline():
+            keys = [self._key("versions"), self._key("epochs")]
+            return bool(self._publish(keys=keys, args=[policy, epoch, version, checksum]))
+
+    def versions(self) -> dict[str, PublishedVersion]:
+        with self._deadline():
+            values = self._redis.hgetall(self._key("versions"))
+        return {name: PublishedVersion(**json.loads(value)) for name, value in values.items()}
+
+    # What happens
+
+    def report_metrics(self, source: str, env_steps: int, metrics: Mapping[str, float]) -> None:
+        self._append("metrics", METRICS_KEPT, source=source, env_steps=env_steps, metrics=metrics)
+
+    def record_event(self, kind: str, **details: Any) -> None:
+        self._append("events", EVENTS_KEPT, event=kind, time=time.time(), **details)
+
+    def read(
+        self, stream: Literal["metrics", "events"], after: str = "0", limit: int = 1000
+    ) -> list[Entry]:
+        """Entries after the one with this id, oldest first."""
+        with self._deadline():
+            found = self._redis.xrange(self._key(stream), min=f"({after}", count=limit)
+        return [_entry(id_, fields) for id_, fields in found]
+
+    # What people ask for
+
+    def send(self, name: str, **arguments: Any) -> str:
+        """Returns the id under which the answer will come."""
+        id_ = uuid.uuid4().hex
+        self._append("commands", COMMANDS_KEPT, id=id_, name=name, arguments=arguments)
+        return id_
+
+    def commands(self, after: str) -> tuple[str, list[Command]]:
+        """Where to go on, and what was asked since."""
+        with self._deadline():
+            found = self._redis.xrange(self._key("commands"), min=f"({after}", count=100)
+        entries = [_entry(id_, fields) for id_, fields in found]
+        asked = [
+            Command(entry.fields["id"], entry.fields["name"], entry.fields["arguments"])
+            for entry in entries
+        ]
+        return (entries[-1].id if entries else after), asked
+
+    def reply(self, command: Command, *, error: str | None = None, **result: Any) -> None:
+        """A list, so that whoever waits for it is woken."""
+        key = self._key(f"reply:{command.id}")
+        with self._deadline():
+            self._redis.rpush(key, json.dumps({"error": error, **result}))
+            self._redis.expire(key, REPLY_SECONDS)
+
+    def await_reply(self, id_: str, timeout_seconds: float) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout_seconds
+        key = self._key(f"reply:{id_}")
+        while (remaining := deadline - time.monotonic()) > 0:
+            with self._deadline():
+                # Shorter than the socket's own deadline, so that waiting is not an error.
+                found = self._redis.blpop([key], timeout=min(remaining, TIMEOUT_SECONDS / 2))
+            if found is not None:
+                answer: dict[str, Any] = json.loads(found[1])
+                error = answer.pop("error")
+                if error is not None:
+                    raise RepertoryError(error)
+                return answer
+        raise RepertoryError(
+            f"run {self.run_id} did not answer within {timeout_seconds:g} s: is it running? "
+            "`repertory status` tells"
+        )
+
+    def _append(self, stream: str, kept: int, **fields: Any) -> None:
+        values = {name: json.dumps(value) for name, value in fields.items()}
+        with self._deadline():
+            # About: whole blocks of the stream are dropped, which costs next to nothing.
+            self._redis.xadd(self._key(stream), values, maxlen=kept, approximate=True)
+
+    def _key(self, name: str) -> str:
+        return f"repertory:{self.run_id}:{name}"
+
+    @contextmanager
+    def _deadline(self) -> Iterator[None]:
+        try:
+            yield
+        except redis.AuthenticationError as error:
+            raise ControlUnavailable(
+                f"the control server at {self.address.url} refuses the password: {error}"
+            ) from error
+        except redis.RedisError as error:
+            raise ControlUnavailable(
+                f"the control server at {self.address.url}: {' '.join(str(error).split())}"
+            ) from error
+
+
+def runs(address: ControlAddress) -> list[str]:
+    """The ids of all runs that are known to this server."""
+    client = address.connect()
+    try:
+        return sorted(client.smembers(RUNS_KEY))
+    except redis.RedisError as error:
+        raise ControlUnavailable(
+            f"the control server at {address.url}: {' '.join(str(error).split())}"
+        ) from error
+    finally:
+        client.close()
+
+
+def _entry(id_: str, fields: Mapping[str, str]) -> Entry:
+    return Entry(id_, {name: json.loads(value) for name, value in fields.items()})
