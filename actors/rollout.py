@@ -56,6 +56,7 @@ class Rollout:
         self.policy = policy
         self.policy_version = 0
         self.env_steps = 0
+        self.broken_episodes = 0  # lost because the environment broke
         self._spec = spec
         self._stepper = Stepper(env)
         self._exploration = exploration
@@ -108,6 +109,10 @@ class Rollout:
             "policy_version": np.full(copies, self.policy_version, np.int64),
             **{f"extras/{name}": column for name, column in extras.items()},
         }
+        if step.broken.any():
+            self.broken_episodes += int(step.broken.sum())
+            self._assembler.forget(step.broken)
+            self._forget_episodes(step.broken)
         batch = self._assembler.add(columns, step.terminated, step.boundary, step.valid)
         if step.boundary.any():
             self._end_episodes(step, outcomes)

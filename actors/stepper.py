@@ -13,6 +13,7 @@ Gymnasium's vector environments reset a finished copy in one of three ways:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from repertory.errors import EnvironmentFailure
+from repertory.guarded_env import FAULT
 from repertory.types import Array
 
 
@@ -32,7 +34,8 @@ class Step:
     truncated: Array  # [B] cut by a limit: the value of next_observation counts
     next_observation: Array  # [B, ...] where the step led, never a reset
     observation: Array  # [B, ...] where the copy stands now: what to act upon next
-    valid: Array  # [B] False where the environment merely reset itself
+    valid: Array  # [B] False where the environment merely reset itself, or broke
+    broken: Array  # [B] the episode is lost: the copy was made anew (`repertory.guarded_env`)
 
     @property
     def boundary(self) -> Array:
@@ -60,7 +63,8 @@ class Stepper:
                 f"the environment raised {type(error).__name__}: {reason}"
             ) from error
         boundary = terminated | truncated
-        valid = ~self._resetting
+        broken = self._faults(info) | self._faults(info.get("final_info", {}))
+        valid = ~(self._resetting | broken)
         next_observation = observation
         if self._mode is AutoresetMode.SAME_STEP:
             if boundary.any():
@@ -79,4 +83,10 @@ class Stepper:
             next_observation=next_observation,
             observation=observation,
             valid=valid,
+            broken=broken,
         )
+
+    def _faults(self, info: Mapping[str, Any]) -> Array:
+        """[B] which copies say that they broke; a vector environment marks whose value counts."""
+        mask: Array = np.asarray(info.get(f"_{FAULT}", np.zeros(self.copies, bool)))
+        return mask

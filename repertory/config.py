@@ -42,6 +42,8 @@ class EnvConfig(Settings):
     frame_stack: int = Field(default=1, ge=1, le=64)
     copies: int = Field(default=1, ge=1, le=4096)
     vector: Literal["sync", "async"] = "sync"  # all copies in this process, or one process each
+    # In a distributed run: how often in a row a copy may break and be made anew.
+    max_faults: int = Field(default=3, ge=0)
 
 
 class LearnerConfig(Settings):
@@ -76,6 +78,7 @@ class OnPolicyConfig(LearnerConfig):
 
 class ReplayConfig(Settings):
     capacity: int = Field(default=1_000_000, ge=1)  # transitions
+    capacity_bytes: int | None = Field(default=None, ge=1)  # whichever is reached first; 8e9 is fine
     sampler: SamplerSettings = part_default("uniform")
     transport: Literal["local", "grpc"] = "local"  # how a --local run reaches its replay
 

@@ -20,6 +20,7 @@ from gymnasium.wrappers import FlattenObservation, FrameStackObservation, TimeLi
 
 from repertory.config import EnvConfig
 from repertory.errors import EnvironmentFailure, UsageError
+from repertory.guarded_env import GuardedEnv
 from repertory.parts import load_attribute
 from repertory.specs import EnvSpec
 from repertory.types import Array
@@ -261,12 +262,18 @@ def _encoded(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
 
 
 def make_vector_env(
-    config: EnvConfig, *, copies: int, seed: int, role: Role
+    config: EnvConfig, *, copies: int, seed: int, role: Role, guarded: bool = False
 ) -> VectorEnv[Any, Any, Any]:
-    """Copies side by side, each with its own seeds; a finished copy is reset in the same step."""
+    """Copies side by side, each with its own seeds; a finished copy is reset in the same step.
+
+    A guarded copy is made anew when it breaks (see `guarded_env`); else its error ends the step.
+    """
 
     def maker(copy: int) -> Callable[[], gym.Env[Any, Any]]:
-        return lambda: make_env(config, seed=seed, role=role, copy=copy)
+        def make() -> gym.Env[Any, Any]:
+            return make_env(config, seed=seed, role=role, copy=copy)
+
+        return (lambda: GuardedEnv(make, config.max_faults)) if guarded else make
 
     makers = [maker(copy) for copy in range(copies)]
     if config.vector == "async" and copies > 1:
