@@ -54,9 +54,14 @@ class LearnerLoop:
 
     def run(self, updates: int) -> None:
         for _ in range(updates):
-            sample = self._replay.sample(self._batch_size, timeout_seconds=SAMPLE_TIMEOUT_SECONDS)
-            result = self.algorithm.update(self.state, sample)
-            if self._send_priorities and result.priorities is not None:
-                priorities = np.asarray(result.priorities.cpu())
-                self._replay.update_priorities(sample.keys, priorities)
-            self.averages.add(result.metrics)
+            self.step(timeout_seconds=SAMPLE_TIMEOUT_SECONDS)
+
+    def step(self, *, timeout_seconds: float) -> Mapping[str, SupportsFloat]:
+        """One update. Where no batch comes in time, nothing has happened."""
+        sample = self._replay.sample(self._batch_size, timeout_seconds=timeout_seconds)
+        result = self.algorithm.update(self.state, sample)
+        if self._send_priorities and result.priorities is not None:
+            priorities = np.asarray(result.priorities.cpu())
+            self._replay.update_priorities(sample.keys, priorities)
+        self.averages.add(result.metrics)
+        return result.metrics

@@ -44,6 +44,7 @@ class Heartbeat:
         self._every_seconds = every_seconds
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
+        self.totals: dict[str, int] = {}  # of the whole run, as last heard: what was counted here
         self._reports: deque[Callable[[], None]] = deque(maxlen=REPORTS_KEPT)
         self._progress_at = time.time()
         self._away = False
@@ -86,7 +87,7 @@ class Heartbeat:
                 counts, self._counts = self._counts, {}
             try:
                 if counts:
-                    self._control.add(**counts)
+                    self.totals = {**self.totals, **self._control.add(**counts)}
             except ControlUnavailable:
                 self.count(**counts)
                 raise

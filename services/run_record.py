@@ -1,0 +1,205 @@
+"""What a run leaves behind and shows: metrics, evaluations, the best policy, its status, its hooks.
+
+The same for every kind of run: `LocalRun` and `DistributedRun` say what happened, this writes it
+down. A file that cannot be written is loud, but does not end the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from repertory.checkpoints import Checkpoint
+from repertory.config import RunConfig
+from repertory.errors import CheckpointError, RepertoryError
+from repertory.policies.card import PolicyCard
+from repertory.protocols import Callback, Policy
+from services.metrics import EpisodeWindow, MetricLog
+from services.progress import Reporter, Status
+from services.run_directory import RunDirectory
+
+logger = logging.getLogger(__name__)
+
+
+class RunRecord:
+    """Opened when made, at the step of the checkpoint where there is one."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        directory: RunDirectory,
+        reporter: Reporter,
+        callbacks: Sequence[Callback],
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        self._config = config
+        self._directory = directory
+        self._reporter = reporter
+        self._callbacks = callbacks
+        self.episodes = EpisodeWindow()
+        self.evaluations: dict[int, list[float]] = {}
+        self.best_mean: float | None = None
+        self.stop_reason: str | None = None
+        self._elapsed_before = 0.0
+        self._logged_at = -1
+        if checkpoint is not None:
+            self._restore(checkpoint)
+        self._log = MetricLog(
+            directory.metrics,
+            directory.tensorboard,
+            config.log,
+            resume_at=None if checkpoint is None else checkpoint.env_steps,
+        )
+        self._started = time.monotonic()
+        self._rates: RateMeter | None = None
+
+    @property
+    def last_mean(self) -> float | None:
+        if not self.evaluations:
+            return None
+        return float(np.mean(self.evaluations[max(self.evaluations)]))
+
+    def close(self) -> None:
+        self._log.close()
+
+    def metrics(
+        self,
+        env_steps: int,
+        updates: int,
+        read_learner: Callable[[], Mapping[str, float]],
+        extra: Mapping[str, float],
+    ) -> None:
+        """One row, unless this step has one: then the learner's averages are left as they are."""
+        if self._logged_at == env_steps:
+            return
+        self._logged_at = env_steps
+        learner = read_learner()
+        broken = {name: value for name, value in learner.items() if not math.isfinite(value)}
+        if broken:
+            name, value = next(iter(broken.items()))
+            raise RepertoryError(
+                f"learner/{name} is {value} at step {env_steps}: training has diverged; "
+                "lower learner.lr or set learner.max_grad_norm"
+            )
+        self._meter(env_steps, updates).update(env_steps, updates)
+        status = self.status(env_steps, updates)
+        metrics = {
+            **self.episodes.read(),
+            **{f"learner/{name}": value for name, value in learner.items()},
+            "learner/updates": float(updates),
+            **extra,
+            "time/fps": status.steps_per_second,
+            "time/updates_per_second": status.updates_per_second,
+            "time/time_elapsed": status.elapsed_seconds,
+            "charts/SPS": status.steps_per_second,
+        }
+        self._log.write(env_steps, time.time(), metrics)
+        self._reporter.update(status)
+        self.notify("on_step", env_steps, metrics)
+
+    def evaluation(
+        self,
+        env_steps: int,
+        updates: int,
+        returns: Sequence[float],
+        policy: Policy,
+        card: Callable[[float], PolicyCard],
+    ) -> None:
+        """Noted, and where it is the best so far, the policy's card is kept as `best`."""
+        self.evaluations[env_steps] = list(returns)
+        self._directory.write_evaluations(self.evaluations)
+        mean, deviation = float(np.mean(returns)), float(np.std(returns))
+        metrics = {"eval/mean_reward": mean, "eval/std_reward": deviation}
+        self._log.write(env_steps, time.time(), metrics)
+        if self.best_mean is None or mean > self.best_mean:
+            self.best_mean = mean
+            self.save(env_steps, {"policy": card(mean).tree()}, name="best")
+        self._reporter.update(self.status(env_steps, updates))
+        self.notify("on_evaluation", env_steps, returns, policy)
+
+    def checkpoint(self, env_steps: int, sections: Mapping[str, Mapping[str, Any]]) -> None:
+        """The sections given, with what is needed to go on with this record."""
+        run = {
+            "episodes": self.episodes.state(),
+            "evaluations": {str(step): returns for step, returns in self.evaluations.items()},
+            "best_mean": self.best_mean,
+            "elapsed_seconds": self.elapsed_seconds,
+        }
+        path = self.save(env_steps, {**sections, "run": run})
+        if path is not None:
+            self.notify("on_checkpoint", env_steps, path)
+
+    def save(
+        self, env_steps: int, sections: Mapping[str, Mapping[str, Any]], name: str | None = None
+    ) -> Path | None:
+        try:
+            return self._directory.checkpoints.save(env_steps, sections, name=name)
+        except CheckpointError as error:
+            logger.error("%s", error)
+            self._directory.record_event("checkpoint_failed", env_steps=env_steps)
+            return None
+
+    def notify(self, hook: str, *arguments: Any) -> None:
+        for callback in self._callbacks:
+            method = getattr(callback, hook, None)
+            if method is not None and method(*arguments) and self.stop_reason is None:
+                self.stop_reason = f"{type(callback).__name__}.{hook}"
+
+    @property
+    def elapsed_seconds(self) -> float:
+        return self._elapsed_before + time.monotonic() - self._started
+
+    def status(self, env_steps: int, updates: int) -> Status:
+        rates = self._meter(env_steps, updates)
+        return Status(
+            env_steps=env_steps,
+            total_steps=self._config.steps,
+            updates=updates,
+            steps_per_second=rates.steps_per_second,
+            updates_per_second=rates.updates_per_second,
+            episodes=self.episodes.count,
+            mean_return=self.episodes.mean_return,
+            evaluation=self.last_mean,
+            best_evaluation=self.best_mean,
+            elapsed_seconds=self.elapsed_seconds,
+        )
+
+    def _meter(self, env_steps: int, updates: int) -> RateMeter:
+        if self._rates is None:
+            self._rates = RateMeter(env_steps, updates)
+        return self._rates
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        run = checkpoint.load("run")
+        self.episodes.load_state(run["episodes"])
+        self.evaluations = {int(step): returns for step, returns in run["evaluations"].items()}
+        self.best_mean = run["best_mean"]
+        self._elapsed_before = run["elapsed_seconds"]
+        self._logged_at = checkpoint.env_steps
+        self._directory.write_evaluations(self.evaluations)
+        self._directory.record_event(
+            "resumed", env_steps=checkpoint.env_steps, checkpoint=checkpoint.path.name
+        )
+
+
+class RateMeter:
+    """Speeds since the reading before."""
+
+    def __init__(self, env_steps: int, updates: int) -> None:
+        self._before = (time.monotonic(), env_steps, updates)
+        self.steps_per_second = 0.0
+        self.updates_per_second = 0.0
+
+    def update(self, env_steps: int, updates: int) -> None:
+        then, steps_then, updates_then = self._before
+        now = time.monotonic()
+        seconds = max(now - then, 1e-9)
+        self.steps_per_second = (env_steps - steps_then) / seconds
+        self.updates_per_second = (updates - updates_then) / seconds
+        self._before = (now, env_steps, updates)
