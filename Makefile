@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-all check format proto clean
+.PHONY: setup demo test test-all check format proto bench-setup bench-replay clean
 
 setup: $(STAMP)
 
@@ -43,6 +43,21 @@ proto: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# A peer that we are measured against has an environment of its own.
+REVERB_VENV := benchmarks/.venv-reverb
+REVERB_STAMP := $(REVERB_VENV)/.installed
+
+bench-setup: $(STAMP) $(REVERB_STAMP)
+
+$(REVERB_STAMP): benchmarks/requirements-reverb.txt
+	$(PYTHON) -m venv $(REVERB_VENV)
+	$(REVERB_VENV)/bin/pip install --quiet --requirement benchmarks/requirements-reverb.txt
+	touch $(REVERB_STAMP)
+
+# For example: make bench-replay ARGS=--quick
+bench-replay: bench-setup
+	$(BIN)/python -m benchmarks.replay $(ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

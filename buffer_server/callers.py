@@ -20,10 +20,17 @@ class CallerDismissed(RepertoryError):
 
 @dataclass(slots=True, eq=False)
 class Caller:
-    """One caller for the time of one call."""
+    """One caller for the time of one call.
+
+    Whoever dismisses a caller does not hold the table's lock. So a caller first says where it waits
+    and then looks whether it was dismissed, and who dismisses it does the two in the other order:
+    one of them sees the other.
+    """
 
     name: str
     dismissed: str | None = None  # why, once it was
+    waits_at: object | None = None  # the table
+    waited_seconds: float = 0.0  # for limiters, in all its calls
 
 
 @dataclass(frozen=True, slots=True)

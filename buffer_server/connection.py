@@ -1,6 +1,6 @@
-"""A client's way to one shard: the channel, the deadlines, the retries, and errors in our words.
+"""A caller's way to one shard: the channel, the deadlines, the retries, and errors in our words.
 
-`ReplayClient` makes one and shares it with its pipelines. A call that finds the shard gone is
+`ReplayClient` has one, `ShardedReplay` one for each shard. A call that finds the shard gone is
 repeated, after a pause that doubles and is drawn at random (so that a thousand actors do not come
 back at the same moment), until its attempts or its time are used up.
 """
@@ -14,17 +14,17 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import grpc
 from google.protobuf.message import Message
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from buffer_server import wire
-from buffer_server.addresses import check_address, read_pem
+from buffer_server.addresses import read_pem
 from buffer_server.auth import read_token, token_metadata
 from buffer_server.statuses import ReplayUnavailable, error_of
-from repertory.errors import RepertoryError
+from repertory.errors import RepertoryError, ReplayTimeout
 from repertory.settings import Settings
 
 # The server says why it let a caller wait in vain; that must arrive before our own deadline.
@@ -32,9 +32,9 @@ GRACE_SECONDS = 1.0
 STREAM_SECONDS = 3600.0  # a stream is opened anew after that
 
 
-class ClientConfig(Settings):
-    address: Annotated[str, AfterValidator(check_address)]
-    table: str
+class ConnectionConfig(Settings):
+    """How a caller speaks to any shard."""
+
     # Who calls, for people; host and process are added.
     caller: str = Field(default="", max_length=64, pattern=r"^[\x20-\x7e]*$")
     token_file: Path | None = None
@@ -46,12 +46,10 @@ class ClientConfig(Settings):
     first_pause_seconds: float = Field(default=0.05, gt=0)  # doubles with each attempt
     longest_pause_seconds: float = Field(default=2.0, gt=0)
     max_message_bytes: int = Field(default=64 * 2**20, ge=2**16, le=2**31 - 1)
-    prefetch: int = Field(default=0, ge=0, le=64)  # batches under way; 0: each when asked for
-    # Bytes of inserts that may be under way; 0: each insert waits for its acknowledgement.
-    insert_window_bytes: int = Field(default=0, ge=0)
+    compression: wire.Compression = "none"  # of images, both ways; pays where the network is slow
 
     @model_validator(mode="after")
-    def _whole(self) -> ClientConfig:
+    def _whole(self) -> ConnectionConfig:
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("a client's certificate takes both tls_certificate and tls_key")
         if self.tls_certificate is not None and self.tls_authority is None:
@@ -62,7 +60,8 @@ class ClientConfig(Settings):
 class Connection:
     """One channel. Safe to share between threads."""
 
-    def __init__(self, config: ClientConfig) -> None:
+    def __init__(self, address: str, config: ConnectionConfig) -> None:
+        self.address = address
         self.config = config
         name = f"{config.caller}@{socket.gethostname()}:{os.getpid()}"
         self._metadata: tuple[tuple[str, str | bytes], ...] = (
@@ -71,7 +70,7 @@ class Connection:
         )
         if config.token_file is not None:
             self._metadata += (token_metadata(read_token(config.token_file)),)
-        self._channel = _open_channel(config)
+        self._channel = _open_channel(address, config)
         # Not a seeded one: that callers do not agree is its very purpose.
         self._jitter = random.SystemRandom()
         self._closed = threading.Event()
@@ -104,6 +103,25 @@ class Connection:
             except ValueError as error:  # how gRPC says that the channel is closed
                 raise self._is_closed() from error
 
+    def start(self, method: str, raw: bytes, timeout_seconds: float) -> Any:
+        """One unary call under way, not repeated: a future of gRPC's, which `answer` reads."""
+        try:
+            function: Any = self._channel.unary_unary(f"/{wire.SERVICE}/{method}")
+            return function.future(raw, timeout=timeout_seconds, metadata=self._metadata)
+        except ValueError as error:
+            raise self._is_closed() from error
+
+    def answer(self, future: Any, response: type[wire.M], timeout_seconds: float) -> wire.M:
+        """What a call that was started has brought."""
+        try:
+            return wire.parse(response, future.result(timeout=timeout_seconds + GRACE_SECONDS))
+        except grpc.FutureCancelledError:
+            raise self._is_closed() from None
+        except grpc.FutureTimeoutError:
+            raise ReplayTimeout(f"the replay shard at {self.address} did not answer") from None
+        except grpc.RpcError as error:
+            raise self.translate(error) from None
+
     def open_stream(self, method: str, requests: Iterator[bytes]) -> Any:
         """A stream of raw responses, which is also the handle to cancel it."""
         try:
@@ -125,11 +143,11 @@ class Connection:
             if self._closed.is_set():
                 return self._is_closed()
             code, details = grpc.StatusCode.UNAVAILABLE, "it stopped"
-        if code is grpc.StatusCode.UNAVAILABLE and "draining" not in details:
+        if code is grpc.StatusCode.UNAVAILABLE and not details.startswith("the shard is"):
             details = f"not there ({details}); is it running?"
-        if code is grpc.StatusCode.DEADLINE_EXCEEDED and details == "Deadline Exceeded":
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED and "Deadline Exceeded" in details:
             details = "no answer before the deadline; it may hang, or the network"
-        return error_of(code, details, self.config.address)
+        return error_of(code, details, self.address)
 
     def sleep(self, seconds: float) -> bool:
         """Between attempts. True if the client was closed meanwhile."""
@@ -140,23 +158,23 @@ class Connection:
         self._channel.close()
 
     def _is_closed(self) -> RepertoryError:
-        return ReplayUnavailable(f"this client of {self.config.address} was closed: make another")
+        return ReplayUnavailable(f"this client of {self.address} was closed: make another")
 
 
-def _open_channel(config: ClientConfig) -> grpc.Channel:
+def _open_channel(address: str, config: ConnectionConfig) -> grpc.Channel:
     options: list[tuple[str, Any]] = [
         ("grpc.max_receive_message_length", config.max_message_bytes),
         ("grpc.max_send_message_length", config.max_message_bytes),
         ("grpc.enable_retries", 0),  # ours know which calls may be repeated
         ("grpc.initial_reconnect_backoff_ms", 50),
-        ("grpc.min_reconnect_backoff_ms", 50),
+        ("grpc.min_reconnect_backoff_ms", 5_000),  # how long one attempt to connect may take
         ("grpc.max_reconnect_backoff_ms", 1000),
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 5_000),
         ("grpc.use_local_subchannel_pool", 1),  # a client's failures are its own
     ]
     if config.tls_authority is None:
-        return grpc.insecure_channel(config.address, options=options)
+        return grpc.insecure_channel(address, options=options)
     key, certificate = config.tls_key, config.tls_certificate
     credentials = grpc.ssl_channel_credentials(
         root_certificates=read_pem(config.tls_authority, "TLS authority"),
@@ -165,4 +183,4 @@ def _open_channel(config: ClientConfig) -> grpc.Channel:
             None if certificate is None else read_pem(certificate, "TLS certificate")
         ),
     )
-    return grpc.secure_channel(config.address, credentials, options=options)
+    return grpc.secure_channel(address, credentials, options=options)

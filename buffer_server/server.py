@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+import socket
+import stat
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +35,10 @@ from buffer_server.addresses import (
     read_pem,
 )
 from buffer_server.auth import TokenInterceptor, read_token
-from buffer_server.service import Limits, ReplayService, SavedCheckpoint
+from buffer_server.reception import Kind, Limits
+from buffer_server.request_times import Histogram
+from buffer_server.service import Checkpoints, ReplayService
+from buffer_server.statistics import ShardStatistics
 from buffer_server.table import Table
 from buffer_server.wire import SERVICE
 from repertory.errors import UsageError
@@ -50,9 +55,23 @@ class ServerConfig(Settings):
     tls_client_authority: Path | None = None  # callers must show a certificate that it signed
     insecure: bool = False  # open to others without token and TLS
     max_message_bytes: int = Field(default=64 * 2**20, ge=2**16, le=2**31 - 1)
+    max_inflight_bytes: int = Field(default=512 * 2**20, ge=2**17)  # half of it for inserts
+    max_clients: int = Field(default=1024, ge=1, le=65_536)  # connections
+    idle_seconds: float = Field(default=600.0, ge=1, le=86_400)  # then a connection is closed
     workers: int = Field(default=8, ge=1, le=1024)  # threads for calls that do not wait
     max_waiting: int = Field(default=64, ge=1, le=4096)  # unary calls that wait for a limiter
-    max_streams: int = Field(default=64, ge=1, le=4096)  # of all clients together
+    # Of all clients together: an actor has one, a learner two; a thread for each that is open.
+    max_streams: int = Field(default=512, ge=1, le=4096)
+
+    @model_validator(mode="after")
+    def _roomy(self) -> ServerConfig:
+        if self.max_inflight_bytes < 2 * self.max_message_bytes:
+            raise ValueError(
+                f"max_inflight_bytes {self.max_inflight_bytes} has no room for one insert and one "
+                f"sample of max_message_bytes {self.max_message_bytes}: give at least "
+                f"{2 * self.max_message_bytes}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _safe(self) -> ServerConfig:
@@ -64,12 +83,12 @@ class ServerConfig(Settings):
             return self
         if self.token_file is None:
             raise ValueError(
-                f"anybody could write to {self.address}: give token_file, or use a unix: socket"
+                f"anybody could write to {self.address}: give a token file, or use a unix: socket"
             )
         if not is_loopback(self.address) and self.tls_certificate is None:
             raise ValueError(
-                f"{self.address} can be reached by others: give tls_certificate and tls_key, "
-                "listen on 127.0.0.1, or set insecure"
+                f"{self.address} can be reached by others: give a TLS certificate and its key, "
+                "listen on 127.0.0.1, or choose insecure"
             )
         return self
 
@@ -86,7 +105,7 @@ class ReplayServer:
         self,
         tables: Sequence[Table],
         config: ServerConfig,
-        save: Callable[[], SavedCheckpoint] | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         by_name = {table.name: table for table in tables}
         if not tables or len(by_name) < len(tables):
@@ -96,8 +115,13 @@ class ReplayServer:
         self._health = health.HealthServicer()
         self._service = ReplayService(
             by_name,
-            Limits(config.max_message_bytes, config.max_waiting, config.max_streams),
-            save,
+            Limits(
+                max_message_bytes=config.max_message_bytes,
+                max_inflight_bytes=config.max_inflight_bytes,
+                max_waiting=config.max_waiting,
+                max_streams=config.max_streams,
+            ),
+            checkpoints,
             on_drain=lambda: self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING),
         )
         self._pool = ThreadPoolExecutor(config.threads, thread_name_prefix="replay")
@@ -112,6 +136,8 @@ class ReplayServer:
                 ("grpc.max_receive_message_length", config.max_message_bytes),
                 ("grpc.max_send_message_length", config.max_message_bytes),
                 ("grpc.max_concurrent_streams", config.threads),
+                ("grpc.max_allowed_incoming_connections", config.max_clients),
+                ("grpc.max_connection_idle_ms", round(1000 * config.idle_seconds)),
                 ("grpc.so_reuseport", 0),  # a port that is taken is an error
                 # Callers that wait may ping while nothing else moves.
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -132,6 +158,12 @@ class ReplayServer:
     def drain(self, timeout_seconds: float) -> int:
         """No more work is taken; returns how many requests are still under way at the deadline."""
         return self._service.drain(timeout_seconds)
+
+    def statistics(self) -> ShardStatistics:
+        return self._service.statistics()
+
+    def request_times(self) -> dict[Kind, Histogram]:
+        return self._service.request_times()
 
     def stop(self, grace_seconds: float = 1.0) -> None:
         """Sends those who wait away, gives what is under way some time, then ends all calls."""
@@ -157,6 +189,8 @@ class ReplayServer:
 
     def _bind(self) -> str:
         address = self.config.address
+        if is_unix(address):
+            _refuse_live_socket(Path(address.removeprefix(UNIX_PREFIX)))
         try:
             if self.config.tls_certificate is None or self.config.tls_key is None:
                 port = self._server.add_insecure_port(address)
@@ -172,6 +206,31 @@ class ReplayServer:
             os.chmod(address.removeprefix(UNIX_PREFIX), 0o600)
             return address
         return f"{address.rpartition(':')[0]}:{port}"
+
+
+def _refuse_live_socket(path: Path) -> None:
+    """gRPC puts its socket in the place of any other, also of one that is listened to.
+
+    One that a killed process has left behind answers nobody, and may go.
+    """
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise UsageError(f"cannot listen on {path}: it is a file, not a socket; choose another")
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise UsageError(f"cannot listen on {path}: there is no folder {path.parent}") from None
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return
+        except OSError as error:
+            raise UsageError(f"cannot listen on {path}: {error.strerror}") from error
+    raise UsageError(
+        f"cannot listen on {path}: another server does; stop that one, or choose another"
+    )
 
 
 def _credentials(config: ServerConfig, certificate: Path) -> grpc.ServerCredentials:

@@ -1,57 +1,35 @@
 """The methods of `replay.proto` around tables: decode, call the table, encode.
 
-A table may let a caller wait for its limiter. Each wait takes a thread of the server, so unary
-calls that wait are few (`max_waiting`) and their wait ends before the call's deadline; streams have
-threads of their own (`max_streams`). Whoever hangs up while waiting is dismissed at once: a queue's
-items do not go to the dead.
+What all of them share (deadlines, limits, statuses) is `buffer_server.reception`.
 """
 
 from __future__ import annotations
 
 import logging
-import math
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
 import grpc
-from google.protobuf.message import Message
 
 from buffer_server import wire
 from buffer_server.callers import Caller
 from buffer_server.proto import replay_pb2 as pb
-from buffer_server.statuses import (
-    ReplayMismatch,
-    ReplayOverload,
-    ReplayUnavailable,
-    UnknownTable,
-    status_of,
-)
+from buffer_server.reception import Call, Kind, Limits, Method, Reception
+from buffer_server.request_times import Histogram
+from buffer_server.statistics import CheckpointStatistics, ShardStatistics
+from buffer_server.statistics_messages import encode_statistics
+from buffer_server.statuses import ReplayMismatch, ReplayOverload, UnknownTable
 from buffer_server.table import Table
 from buffer_server.writer_ledger import Origin
-from repertory.errors import RepertoryError, ReplayTimeout, UsageError
+from repertory.errors import UsageError
+from repertory.types import ColumnSpec
 
 logger = logging.getLogger(__name__)
 
-LONGEST_CALLER = 128
-LONGEST_WAIT_SECONDS = 3600.0
-WAIT_SECONDS = 60.0  # of a call that has no deadline
 RESPONSE_OVERHEAD_BYTES = 4096  # of names, shapes and lengths in one response
-
-Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one shard grants."""
-
-    max_message_bytes: int
-    max_waiting: int
-    max_streams: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +39,15 @@ class SavedCheckpoint:
     path: Path
     items: int
     nbytes: int
+    seconds: float  # that it took
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """One request: who asks, and until when."""
+class Checkpoints(Protocol):
+    """Who writes a shard's tables to disk."""
 
-    caller: Caller
-    context: grpc.ServicerContext
-    in_stream: bool
-    wait_seconds: float  # how long it may wait at most
+    def save(self) -> SavedCheckpoint: ...
+
+    def statistics(self) -> CheckpointStatistics: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,75 +60,91 @@ class _Served:
 
 
 class ReplayService:
-    """Every method, with its counts. Safe to share between threads."""
+    """Every method. Safe to share between threads."""
 
     def __init__(
         self,
         tables: Mapping[str, Table],
         limits: Limits,
-        save: Callable[[], SavedCheckpoint] | None,
+        checkpoints: Checkpoints | None,
         on_drain: Callable[[], None],
     ) -> None:
         self._served = {
             name: _Served(
                 table,
                 wire.signature_hash(table.signature),
-                # Keys and probabilities travel too.
-                16 + sum(column.nbytes for column in table.signature.values()),
+                # Keys and probabilities travel too; stacks that share nothing, and their indices.
+                16 + sum(_travel_nbytes(column) for column in table.signature.values()),
             )
             for name, table in tables.items()
         }
         self._limits = limits
-        self._save = save
+        self._checkpoints = checkpoints
         self._on_drain = on_drain
-        self._saving = threading.Lock()
-        self._seats = threading.BoundedSemaphore(limits.max_waiting)
+        self._reception = Reception(limits, self._dismiss)
         self._started = time.monotonic()
-        self._changed = threading.Condition()
-        self._running = 0
-        self._streams = 0
-        self._draining = False
 
     def handler(self) -> grpc.GenericRpcHandler:
         """What a gRPC server routes. No deserialisers: malformed bytes are ours to refuse."""
-        unary: dict[str, tuple[type[Any], Callable[[Any, _Call], Message]]] = {
-            "Describe": (pb.DescribeRequest, self._describe),
-            "Insert": (pb.InsertRequest, self._insert),
-            "Sample": (pb.SampleRequest, self._sample),
-            "Weigh": (pb.SampleRequest, self._weigh),
-            "UpdatePriorities": (pb.UpdatePrioritiesRequest, self._update_priorities),
-            "Statistics": (pb.StatisticsRequest, self._statistics),
-            "ConfigureLimiter": (pb.ConfigureLimiterRequest, self._configure_limiter),
-            "Checkpoint": (pb.CheckpointRequest, self._checkpoint),
-            "Drain": (pb.DrainRequest, self._drain),
+        insert = Method(pb.InsertRequest, self._insert, "insert")
+        sample = Method(pb.SampleRequest, self._sample, "sample", self._sample_nbytes)
+        update = Method(pb.UpdatePrioritiesRequest, self._update_priorities, "update")
+        unary = {
+            "Describe": Method(pb.DescribeRequest, self._describe),
+            "Insert": insert,
+            "Sample": sample,
+            "Weigh": Method(pb.SampleRequest, self._weigh),
+            "UpdatePriorities": update,
+            "Statistics": Method(pb.StatisticsRequest, self._statistics),
+            "ConfigureLimiter": Method(pb.ConfigureLimiterRequest, self._configure_limiter),
+            "Checkpoint": Method(pb.CheckpointRequest, self._checkpoint),
+            "Drain": Method(pb.DrainRequest, self._drain),
         }
+        reception = self._reception
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            name: grpc.unary_unary_rpc_method_handler(self._unary(kind, method))
-            for name, (kind, method) in unary.items()
+            name: grpc.unary_unary_rpc_method_handler(reception.unary(method))
+            for name, method in unary.items()
         }
-        methods["InsertStream"] = grpc.stream_stream_rpc_method_handler(
-            self._stream(pb.InsertRequest, self._insert, _refused_insert)
-        )
-        methods["SampleStream"] = grpc.stream_stream_rpc_method_handler(
-            self._stream(pb.SampleRequest, self._sample, _refused_sample)
-        )
-        methods["UpdatePrioritiesStream"] = grpc.stream_stream_rpc_method_handler(
-            self._stream(pb.UpdatePrioritiesRequest, self._update_priorities, _refused_update)
-        )
+        for name, behaviour in (
+            ("InsertStream", reception.stream(insert, _refused_insert)),
+            ("SampleStream", reception.stream(sample, _refused_sample)),
+            ("UpdatePrioritiesStream", reception.stream(update, _refused_update)),
+        ):
+            methods[name] = grpc.stream_stream_rpc_method_handler(behaviour)
         return grpc.method_handlers_generic_handler(wire.SERVICE, methods)
 
     def drain(self, timeout_seconds: float) -> int:
         """No more work is taken, those who wait are sent away; returns what is still under way."""
         self._on_drain()
-        with self._changed:
-            self._draining = True
+        self._reception.drain()
         for served in self._served.values():
             served.table.close("the shard is draining: use another")
-        with self._changed:
-            self._changed.wait_for(lambda: self._running == 0, timeout_seconds)
-            return self._running
+        return self._reception.wait_until_idle(timeout_seconds)
 
-    def _describe(self, request: pb.DescribeRequest, call: _Call) -> pb.DescribeResponse:
+    def statistics(self) -> ShardStatistics:
+        reception = self._reception
+        return ShardStatistics(
+            tables={name: served.table.statistics() for name, served in self._served.items()},
+            requests={kind: times.statistics() for kind, times in reception.times.items()},
+            refused=reception.refused,
+            checkpoint=None if self._checkpoints is None else self._checkpoints.statistics(),
+            uptime_seconds=time.monotonic() - self._started,
+            clients=reception.clients,
+            open_streams=reception.open_streams,
+            running_requests=reception.running,
+            inflight_nbytes=reception.inflight_nbytes,
+            draining=reception.draining,
+        )
+
+    def request_times(self) -> dict[Kind, Histogram]:
+        """Since the start."""
+        return {kind: times.total() for kind, times in self._reception.times.items()}
+
+    def _dismiss(self, caller: Caller) -> None:
+        for served in self._served.values():
+            served.table.dismiss(caller, "the caller hung up")
+
+    def _describe(self, request: pb.DescribeRequest, call: Call) -> pb.DescribeResponse:
         return pb.DescribeResponse(
             protocol_version=wire.PROTOCOL_VERSION,
             max_message_bytes=self._limits.max_message_bytes,
@@ -162,82 +155,77 @@ class ReplayService:
                     capacity_bytes=served.table.nbytes,
                     signature=wire.encode_signature(served.table.signature),
                     signature_hash=served.signature_hash,
+                    consumes=served.table.consumes,
                 )
                 for name, served in self._served.items()
             ],
         )
 
-    def _insert(self, request: pb.InsertRequest, call: _Call) -> pb.InsertResponse:
+    def _insert(self, request: pb.InsertRequest, call: Call) -> pb.InsertResponse:
         served = self._find(request.table)
         _check_hash(request.signature_hash, served)
-        call = _limited(call, request)
+        call = call.limited(request)
         origin = Origin(request.writer, request.sequence)
-        columns = wire.decode_columns(request.columns, served.table.signature)
+        columns = wire.read_items(request, served.table.signature, self._limits.max_message_bytes)
         items = len(columns["reward"])
         priorities = None
         if request.HasField("priorities"):
             priorities = wire.decode_vector(request.priorities, wire.PRIORITIES, "priorities")
             if len(priorities) != items:
                 raise UsageError(f"{items} items came with {len(priorities)} priorities")
-        with self._work():
-            new = self._patiently(
+        with self._reception.work():
+            previous = served.table.last_sequence(origin.writer)
+            new = self._reception.patiently(
                 call,
                 lambda seconds: served.table.insert_once(
                     origin, columns, priorities, timeout_seconds=seconds, caller=call.caller
                 ),
             )
-        return pb.InsertResponse(sequence=request.sequence, items=items, duplicate=not new)
+        return pb.InsertResponse(
+            sequence=request.sequence, items=items, duplicate=not new, previous_sequence=previous
+        )
 
-    def _sample(self, request: pb.SampleRequest, call: _Call) -> pb.SampleResponse:
+    def _sample(self, request: pb.SampleRequest, call: Call) -> pb.SampleResponse:
         served = self._find(request.table)
         _check_hash(request.signature_hash, served)
-        call = _limited(call, request)
-        nbytes = request.size * served.item_nbytes + RESPONSE_OVERHEAD_BYTES
+        call = call.limited(request)
+        nbytes = _response_nbytes(request, served)
         if nbytes > self._limits.max_message_bytes:
             raise ReplayOverload(
                 f"a sample of {request.size} items takes {nbytes} bytes, more than the "
                 f"{self._limits.max_message_bytes} of one message: sample smaller batches"
             )
-        wanted = wire.read_request(request)
-        with self._work():
-            draw = self._patiently(
+        wanted, compression = wire.read_request(request), wire.read_compression(request)
+        with self._reception.work():
+            draw = self._reception.patiently(
                 call,
                 lambda seconds: served.table.draw(
                     wanted, timeout_seconds=seconds, caller=call.caller
                 ),
             )
-        return wire.encode_draw(draw)
+        return wire.encode_draw(draw, compression)
 
-    def _weigh(self, request: pb.SampleRequest, call: _Call) -> pb.Population:
+    def _weigh(self, request: pb.SampleRequest, call: Call) -> pb.Population:
         served = self._find(request.table)
         _check_hash(request.signature_hash, served)
-        with self._work():
+        with self._reception.work():
             return wire.encode_population(served.table.population(wire.read_request(request)))
 
     def _update_priorities(
-        self, request: pb.UpdatePrioritiesRequest, call: _Call
+        self, request: pb.UpdatePrioritiesRequest, call: Call
     ) -> pb.UpdatePrioritiesResponse:
         served = self._find(request.table)
         keys = wire.decode_vector(request.keys, wire.KEYS, "keys")
         priorities = wire.decode_vector(request.priorities, wire.PRIORITIES, "priorities")
-        with self._work():
+        with self._reception.work():
             served.table.update_priorities(keys, priorities)
         return pb.UpdatePrioritiesResponse()
 
-    def _statistics(self, request: pb.StatisticsRequest, call: _Call) -> pb.StatisticsResponse:
-        return pb.StatisticsResponse(
-            tables=[
-                wire.encode_statistics(name, served.table.statistics())
-                for name, served in self._served.items()
-            ],
-            uptime_seconds=time.monotonic() - self._started,
-            open_streams=self._streams,
-            running_requests=self._running,
-            draining=self._draining,
-        )
+    def _statistics(self, request: pb.StatisticsRequest, call: Call) -> pb.StatisticsResponse:
+        return encode_statistics(self.statistics())
 
     def _configure_limiter(
-        self, request: pb.ConfigureLimiterRequest, call: _Call
+        self, request: pb.ConfigureLimiterRequest, call: Call
     ) -> pb.ConfigureLimiterResponse:
         settings = request.settings
         ratio, buffer = settings.samples_per_insert, settings.error_buffer
@@ -249,19 +237,20 @@ class ReplayService:
         logger.info("%s set the limiter of %r", call.caller.name or "somebody", request.table)
         return pb.ConfigureLimiterResponse()
 
-    def _checkpoint(self, request: pb.CheckpointRequest, call: _Call) -> pb.CheckpointResponse:
-        if self._save is None:
+    def _checkpoint(self, request: pb.CheckpointRequest, call: Call) -> pb.CheckpointResponse:
+        if self._checkpoints is None:
             raise ReplayMismatch("this shard has no checkpoint directory: start it with one")
-        if not self._saving.acquire(blocking=False):
-            raise ReplayUnavailable("a checkpoint is being written already: ask again later")
-        try:
-            saved = self._save()
-        finally:
-            self._saving.release()
+        saved = self._checkpoints.save()
         return pb.CheckpointResponse(path=str(saved.path), items=saved.items, bytes=saved.nbytes)
 
-    def _drain(self, request: pb.DrainRequest, call: _Call) -> pb.DrainResponse:
+    def _drain(self, request: pb.DrainRequest, call: Call) -> pb.DrainResponse:
         return pb.DrainResponse(running_requests=self.drain(call.wait_seconds))
+
+    def _sample_nbytes(self, request: pb.SampleRequest) -> int:
+        served = self._served.get(request.table)
+        if served is None:
+            return 0
+        return min(_response_nbytes(request, served), self._limits.max_message_bytes)
 
     def _find(self, name: str) -> _Served:
         served = self._served.get(name)
@@ -270,124 +259,15 @@ class ReplayService:
             raise UnknownTable(f"there is no table {name[:100]!r} here: there is {known}")
         return served
 
-    def _patiently(self, call: _Call, attempt: Callable[[float], Result]) -> Result:
-        """At once if possible; else the caller waits, if there is a seat for it."""
-        if call.in_stream:
-            return attempt(call.wait_seconds)
-        try:
-            return attempt(0.0)
-        except ReplayTimeout:
-            if call.wait_seconds <= 0:
-                raise
-        if not self._seats.acquire(blocking=False):
-            raise ReplayOverload(
-                f"{self._limits.max_waiting} callers wait already: ask again later, "
-                "or raise max_waiting"
-            )
-        try:
-            self._dismiss_when_gone(call.context, call.caller)
-            return attempt(call.wait_seconds)
-        finally:
-            self._seats.release()
 
-    def _dismiss_when_gone(self, context: grpc.ServicerContext, caller: Caller) -> None:
-        def gone() -> None:
-            for served in self._served.values():
-                served.table.dismiss(caller, "the caller hung up")
-
-        if not context.add_callback(gone):
-            gone()
-
-    @contextmanager
-    def _work(self) -> Iterator[None]:
-        """Counts what is under way, and refuses more while draining."""
-        with self._changed:
-            if self._draining:
-                raise ReplayUnavailable("the shard is draining: use another")
-            self._running += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._running -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def _open_stream(self) -> Iterator[None]:
-        with self._changed:
-            if self._streams >= self._limits.max_streams:
-                raise ReplayOverload(
-                    f"{self._streams} streams are open already: close some, or raise max_streams"
-                )
-            self._streams += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._streams -= 1
-
-    def _unary(
-        self, kind: type[Any], method: Callable[[Any, _Call], Message]
-    ) -> Callable[[bytes, grpc.ServicerContext], bytes]:
-        def handle(raw: bytes, context: grpc.ServicerContext) -> bytes:
-            with _statuses(context):
-                call = _begin(context, in_stream=False)
-                return method(wire.parse(kind, raw), call).SerializeToString()
-
-        return handle
-
-    def _stream(
-        self,
-        kind: type[Any],
-        method: Callable[[Any, _Call], Message],
-        refused: Callable[[Any, pb.Refusal], Message],
-    ) -> Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]:
-        def handle(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-            with _statuses(context), self._open_stream():
-                call = _begin(context, in_stream=True)
-                self._dismiss_when_gone(context, call.caller)
-                for raw in requests:
-                    request = wire.parse(kind, raw)
-                    try:
-                        response = method(request, call)
-                    except RepertoryError as error:
-                        code, message = status_of(error)
-                        if code is grpc.StatusCode.UNAVAILABLE:
-                            raise
-                        refusal = pb.Refusal(code=code.value[0], message=message)
-                        response = refused(request, refusal)
-                    yield response.SerializeToString()
-
-        return handle
+def _response_nbytes(request: pb.SampleRequest, served: _Served) -> int:
+    """Of a sample, at most."""
+    return request.size * served.item_nbytes + RESPONSE_OVERHEAD_BYTES
 
 
-def _begin(context: grpc.ServicerContext, *, in_stream: bool) -> _Call:
-    """Checks the version, and notes who calls and for how long they wait."""
-    metadata = dict(context.invocation_metadata())
-    version = metadata.get(wire.PROTOCOL_KEY)
-    if version != str(wire.PROTOCOL_VERSION):
-        raise ReplayMismatch(
-            f"this shard speaks protocol {wire.PROTOCOL_VERSION}, the caller "
-            f"{str(version)[:20] if version else 'did not say which'}: use the same release"
-        )
-    name = str(metadata.get(wire.CALLER_KEY, ""))[:LONGEST_CALLER]
-    wait_seconds = WAIT_SECONDS
-    remaining = context.time_remaining()
-    if remaining is not None and not in_stream:
-        # The reason must be on its way before the caller gives up by itself.
-        latest = max(0.0, remaining - min(0.1, 0.2 * remaining))
-        wait_seconds = min(latest, LONGEST_WAIT_SECONDS)
-    return _Call(Caller(name), context, in_stream, wait_seconds)
-
-
-def _limited(call: _Call, request: pb.InsertRequest | pb.SampleRequest) -> _Call:
-    """The call with the request's own timeout, if that is shorter."""
-    if not request.HasField("timeout_seconds"):
-        return call
-    seconds = request.timeout_seconds
-    if not 0 <= seconds < math.inf:
-        raise UsageError(f"a timeout of {seconds} s is not a deadline: give seconds")
-    return replace(call, wait_seconds=min(call.wait_seconds, seconds))
+def _travel_nbytes(column: ColumnSpec) -> int:
+    """Of one item at most."""
+    return column.nbytes + (4 * column.stack if column.stack > 1 else 0)
 
 
 def _check_hash(given: int, served: _Served) -> None:
@@ -410,17 +290,3 @@ def _refused_update(
     request: pb.UpdatePrioritiesRequest, refusal: pb.Refusal
 ) -> pb.UpdatePrioritiesResponse:
     return pb.UpdatePrioritiesResponse(refusal=refusal)
-
-
-@contextmanager
-def _statuses(context: grpc.ServicerContext) -> Iterator[None]:
-    """Errors become the call's status; those nobody thought of are logged and told in brief."""
-    try:
-        yield
-    except RepertoryError as error:
-        context.abort(*status_of(error))
-    except Exception as error:
-        if not context.is_active():  # the caller hung up in the middle of a stream
-            return
-        logger.exception("a replay call failed")
-        context.abort(grpc.StatusCode.INTERNAL, f"the shard failed: {type(error).__name__}")

@@ -21,15 +21,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from buffer_server.callers import Blocked, Caller, CallerDismissed, Operation
+from buffer_server.contents import Inheritance, TableContents
 from buffer_server.draws import Draw, DrawRequest, Population
 from buffer_server.frames import Column
+from buffer_server.item_ages import ItemAges
 from buffer_server.rate_limiter import RateLimiter
 from buffer_server.samplers.protocol import Sampler
-from buffer_server.statistics import TableStatistics
+from buffer_server.snapshots import RowStream, TableSnapshot
+from buffer_server.statistics import PolicyShare, TableStatistics
 from buffer_server.storage import Storage
 from buffer_server.writer_ledger import Origin, WriterLedger
-from repertory.errors import CheckpointError, ReplayTimeout, UsageError
-from repertory.seeding import pack_generator, unpack_generator
+from repertory.errors import ReplayTimeout, UsageError
 from repertory.types import Array, Sample, Signature, TransitionBatch
 
 INSERT_TIMEOUT_SECONDS = 60.0
@@ -55,15 +57,24 @@ class Table:
         sampler: Sampler,
         limiter: RateLimiter,
         seed: int,
+        *,
+        capacity_bytes: int | None = None,
     ) -> None:
+        """With a capacity in bytes too, whichever is reached first counts."""
+        self._storage = Storage(signature, capacity, capacity_bytes)
+        capacity = self._storage.capacity
         if sampler.capacity != capacity:
             raise UsageError(
                 f"table {name!r} has a capacity of {capacity}, but its sampler was made for "
                 f"{sampler.capacity}: make both with the same"
             )
+        if sampler.consumes and self._storage.frames is not None:
+            raise UsageError(
+                f"table {name!r} uses its items up and never drops one, but stacks share frames "
+                "that run out: leave `stack` out of its columns"
+            )
         self.name = name
         self.signature = signature
-        self._storage = Storage(signature, capacity)
         self._sampler = sampler
         self._limiter = limiter
         self._largest_batch = (capacity + 1) // 2 if sampler.consumes else capacity
@@ -71,9 +82,14 @@ class Table:
         self._rng = np.random.Generator(self._bits)
         self._changed = threading.Condition()
         self._ledger = WriterLedger()
+        self._contents = TableContents(
+            name, self._storage, sampler, limiter, self._ledger, self._bits
+        )
         self._duplicate_inserts = 0
         self._waiting: list[_Waiting] = []
         self._closed: str | None = None  # why nobody may wait any more
+        self._wait_seconds: dict[Operation, float] = {"insert": 0.0, "sample": 0.0}
+        self._ages = ItemAges()
         # What callers use now, and a change of the limiter must go on allowing.
         self._batch_in_use: dict[Operation, int] = {"insert": 0, "sample": 0}
         self._check_limiter(limiter.min_size, limiter.samples_per_insert)
@@ -88,9 +104,19 @@ class Table:
         return self._storage.capacity
 
     @property
+    def consumes(self) -> bool:
+        """Whether sampling uses items up: a queue."""
+        return self._sampler.consumes
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the storage when it is full."""
         return self._storage.nbytes
+
+    @property
+    def per_item(self) -> frozenset[str]:
+        """Which arrays of the sampler have one entry for each item that can be selected."""
+        return self._sampler.per_item
 
     @property
     def insert_count(self) -> int:
@@ -121,7 +147,8 @@ class Table:
         caller: Caller | None = None,
     ) -> bool:
         """Like `insert`, but an origin that was here before is not inserted again: then False."""
-        count = self._storage.check(columns)
+        columns = self._storage.prepare(columns)
+        count = len(columns["reward"])
         self._check_queue_batch("an insert", count)
 
         def done() -> bool:
@@ -147,12 +174,20 @@ class Table:
             keys = np.arange(first, first + count, dtype=np.int64)
             # The sampler goes first: it may refuse the priorities, the storage was asked above.
             self._sampler.on_insert(keys, columns, priorities)
-            self._storage.append(columns)
+            evicted = self._storage.write(columns)
+            if evicted:
+                self._sampler.on_evict(np.asarray(evicted, dtype=np.int64))
+            self._ages.note(first, time.monotonic(), live_from=self._storage.first_key)
             self._limiter.inserted(count)
             if origin is not None:
                 self._ledger.note(origin)
             self._changed.notify_all()
         return True
+
+    def last_sequence(self, writer: bytes) -> int:
+        """The highest of this writer's inserts that were done here; 0: none."""
+        with self._changed:
+            return self._ledger.highest(writer)
 
     def sample(self, size: int, *, timeout_seconds: float) -> Sample:
         """Copies of `size` chosen items."""
@@ -230,10 +265,11 @@ class Table:
             self._changed.notify_all()
 
     def dismiss(self, caller: Caller, reason: str) -> None:
-        """Sends a caller away, now or when it comes to wait."""
-        with self._changed:
-            caller.dismissed = reason
-            self._changed.notify_all()
+        """Sends a caller away, now or when it comes to wait. Takes the lock only if it waits."""
+        caller.dismissed = reason
+        if caller.waits_at is self:
+            with self._changed:
+                self._changed.notify_all()
 
     def close(self, reason: str) -> None:
         """From now on nobody waits here: those who do, and would, are sent away."""
@@ -245,19 +281,27 @@ class Table:
         now = time.monotonic()
         with self._changed:
             limiter = self._limiter
-            item_nbytes = self.nbytes // self.capacity
             return TableStatistics(
                 size=self._storage.size,
                 capacity=self.capacity,
-                size_nbytes=self._storage.size * item_nbytes,
+                size_nbytes=self._storage.size_nbytes,
                 capacity_nbytes=self.nbytes,
                 inserted=limiter.insert_count,
                 sampled=limiter.sample_count,
+                evicted=max(0, limiter.insert_count - self._storage.size),
                 duplicate_inserts=self._duplicate_inserts,
                 min_size=limiter.min_size,
                 samples_per_insert=limiter.samples_per_insert,
                 error_buffer=limiter.error_buffer,
                 surplus=limiter.surplus,
+                insert_wait_seconds=self._wait_seconds["insert"],
+                sample_wait_seconds=self._wait_seconds["sample"],
+                newest_age_seconds=self._ages.newest(now),
+                oldest_age_seconds=self._ages.oldest(self._storage.first_key, now),
+                policies=tuple(
+                    PolicyShare(policy, *share)
+                    for policy, share in self._sampler.shares(self._storage.live_keys).items()
+                ),
                 blocked=tuple(
                     Blocked(
                         waiting.caller.name,
@@ -273,39 +317,37 @@ class Table:
     def arrays(self) -> dict[str, Array]:
         """Everything that decides what comes next, as copies under flat names."""
         with self._changed:
-            sampler = self._sampler.arrays(self._storage.live_keys)
-            limiter = self._limiter.state()
-            return {
-                **{f"storage/{name}": array for name, array in self._storage.arrays().items()},
-                **{f"sampler/{name}": array for name, array in sampler.items()},
-                **{f"limiter/{name}": np.asarray(number) for name, number in limiter.items()},
-                **{f"ledger/{name}": array for name, array in self._ledger.arrays().items()},
-                "generator": pack_generator(self._bits),
-            }
+            return self._contents.arrays()
+
+    def snapshot(self) -> TableSnapshot:
+        """The same, to be copied piece by piece while the table goes on."""
+        with self._changed:
+            return self._contents.snapshot(self._read_rows)
 
     def load_arrays(self, arrays: Mapping[str, Array]) -> None:
         """Takes the place of all state: the same calls then give the same samples as there."""
         with self._changed:
-            sampler = self._part(arrays, "sampler/", self._sampler.arrays(range(0)))
-            limiter = self._part(arrays, "limiter/", self._limiter.state())
-            generator = self._part(arrays, "generator", {"": None})
-            ledger = {  # checkpoints from before there were writers have none
-                name.removeprefix("ledger/"): array
-                for name, array in arrays.items()
-                if name.startswith("ledger/")
-            }
-            self._storage.load_arrays(
-                {
-                    name.removeprefix("storage/"): array
-                    for name, array in arrays.items()
-                    if name.startswith("storage/")
-                }
-            )
-            self._sampler.load_arrays(sampler, self._storage.live_keys)
-            self._limiter.load_state({name: array.item() for name, array in limiter.items()})
-            self._ledger.load_arrays(ledger or WriterLedger().arrays())
-            unpack_generator(self._bits, generator[""])
-            self._changed.notify_all()
+            self._contents.load_arrays(arrays)
+            self._loaded()
+
+    def inherit(self, inheritance: Inheritance) -> None:
+        """Takes the place of all state, from tables of other shards."""
+        with self._changed:
+            self._contents.inherit(inheritance)
+            self._loaded()
+
+    def _loaded(self) -> None:
+        self._ages.clear()
+        if self._storage.size:
+            first_key = self._storage.first_key
+            self._ages.note(first_key, time.monotonic(), live_from=first_key)
+        self._changed.notify_all()
+
+    def _read_rows(self, stream: RowStream, rows: range) -> tuple[Array, int]:
+        """A copy of those rows that are still there, the last ones, and the first key that is."""
+        with self._changed:
+            first = max(rows.start, stream.first())
+            return stream.read(first, max(first, rows.stop)), self._storage.first_key
 
     def _check_limiter(self, min_size: int, samples_per_insert: float | None) -> None:
         """Raises for a limiter that does not go with the rest of the table."""
@@ -330,7 +372,7 @@ class Table:
         if ready():
             return
         deadline = waiting.since + timeout_seconds
-        with self._listed(waiting):
+        with self._listed(waiting):  # before looking whether it was dismissed, see `Caller`
             while not ready():
                 dismissed = waiting.caller.dismissed or self._closed
                 if dismissed is not None:
@@ -344,11 +386,17 @@ class Table:
 
     @contextmanager
     def _listed(self, waiting: _Waiting) -> Iterator[None]:
+        caller = waiting.caller
         self._waiting.append(waiting)
+        caller.waits_at = self
         try:
             yield
         finally:
+            caller.waits_at = None
             self._waiting.remove(waiting)
+            seconds = time.monotonic() - waiting.since
+            caller.waited_seconds += seconds
+            self._wait_seconds[waiting.operation] += seconds
 
     def _available(self) -> int:
         return self._sampler.available(self._storage.live_keys)
@@ -384,20 +432,3 @@ class Table:
                 f"table {self.name!r}, and could stop both sides: "
                 f"raise the capacity to {2 * count} or use smaller batches"
             )
-
-    def _part(
-        self, arrays: Mapping[str, Array], prefix: str, expected: Mapping[str, object]
-    ) -> dict[str, Array]:
-        """The arrays of one part, which must be exactly those that this part saves."""
-        part = {
-            name.removeprefix(prefix): array
-            for name, array in arrays.items()
-            if name.startswith(prefix)
-        }
-        if part.keys() != expected.keys():
-            raise CheckpointError(
-                f"table {self.name!r} cannot be restored: under {prefix!r} were saved "
-                f"{sorted(part)}, but {sorted(expected)} are needed; "
-                "was it saved with another sampler?"
-            )
-        return part

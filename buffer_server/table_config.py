@@ -16,14 +16,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationError
 
+from buffer_server.capacity import Capacity
 from buffer_server.rate_limiter import RateLimiter
 from buffer_server.table import Table
-from repertory.config import LearnerConfig, OnPolicyConfig, RunConfig
+from repertory.config import LearnerConfig, OnPolicyConfig, RunConfig, read_yaml
+from repertory.config_messages import explain
 from repertory.errors import UsageError
 from repertory.parts import lookup
 from repertory.seeding import derive_seed
@@ -64,20 +68,37 @@ class TableConfig(Settings):
     @property
     def signature(self) -> dict[str, ColumnSpec]:
         return {
-            name: ColumnSpec(column.dtype, column.shape, column.stack)
-            for name, column in self.columns.items()
+            name: ColumnSpec(config.dtype, config.shape, config.stack)
+            for name, config in self.columns.items()
         }
 
     def build(self, name: str) -> Table:
+        signature = self.signature
+        capacity = Capacity.within(signature, self.capacity, self.capacity_bytes).items
         sampler = lookup("sampler", self.sampler.name)
         return Table(
             name,
-            self.signature,
-            self.capacity,
-            sampler(self.sampler, self.capacity),
+            signature,
+            capacity,
+            sampler(self.sampler, capacity),
             RateLimiter(**self.limiter.model_dump()),
             seed=self.seed,
+            capacity_bytes=self.capacity_bytes,
         )
+
+
+class TablesFile(Settings):
+    tables: dict[str, TableConfig]
+
+
+def read_tables(path: Path) -> dict[str, TableConfig]:
+    """The tables of a file, or a UsageError with one sentence for the first thing wrong."""
+    document = read_yaml(path)
+    try:
+        return TablesFile.model_validate(document).tables
+    except ValidationError as error:
+        sentence = explain(error, document, TablesFile, remedy="write it there")
+        raise UsageError(f"{path}: {sentence}") from None
 
 
 def table_config(
@@ -90,7 +111,7 @@ def table_config(
     extras = dict(policy_extras)
     if learner_config.normalize_reward:
         extras["discounted_return"] = ColumnSpec("<f4", ())
-    segment_length = None
+    segment_length, capacity_bytes = None, None
     if isinstance(learner_config, OnPolicyConfig):
         segment_length = learner_config.segment_length
         extras["boundary"] = ColumnSpec("|b1", ())
@@ -99,14 +120,20 @@ def table_config(
     else:
         sampler = config.replay.sampler
         capacity = min(config.replay.capacity, config.steps)
+        capacity_bytes = config.replay.capacity_bytes
     signature = spec.transition_signature(extras, segment_length)
-    _refuse_more_than_memory(capacity * sum(column.nbytes for column in signature.values()), config)
+    if segment_length is None and spec.observation_kind == "pixels":
+        # `ChannelFirst` joins a stack's frames as they are, one behind the other.
+        for name in ("observation", "next_observation"):
+            signature[name] = replace(signature[name], stack=config.env.frame_stack)
+    _refuse_more_than_memory(Capacity.within(signature, capacity, capacity_bytes).nbytes, config)
     return TableConfig(
         columns={
             name: ColumnConfig(dtype=column.dtype, shape=column.shape, stack=column.stack)
             for name, column in signature.items()
         },
         capacity=capacity,
+        capacity_bytes=capacity_bytes,
         sampler=sampler,
         seed=derive_seed(config.seed, "replay"),
     )
@@ -118,5 +145,5 @@ def _refuse_more_than_memory(nbytes: int, config: RunConfig) -> None:
         raise UsageError(
             f"replay.capacity = {config.replay.capacity} is refused: it takes "
             f"{nbytes / 2**30:.1f} GiB when full, this machine has {physical / 2**30:.1f} GiB; "
-            "lower it with --set replay.capacity=..."
+            "lower it with --set replay.capacity=... or replay.capacity_bytes=..."
         )

@@ -3,6 +3,9 @@
 Both ends use it, `buffer_server.server` and `buffer_server.client`. What comes in is compared with
 the signature that is expected: names, dtypes, shapes and the exact number of bytes. Everything that
 does not fit is a `UsageError` that names the column, which the server answers INVALID_ARGUMENT.
+
+Stacks travel as indices into the frames of their message. What is compressed is taken apart only
+into memory of the size that its shape says, and only as much as the receiver allows.
 """
 
 from __future__ import annotations
@@ -12,20 +15,22 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
+import lz4.block
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
-from buffer_server.callers import Blocked
 from buffer_server.draws import Draw, DrawRequest, Population, Selection
-from buffer_server.frames import Column, stacked
+from buffer_server.frames import INDEX, Column, FrameStacks, frame_spec, stacked_names
 from buffer_server.proto import replay_pb2 as pb
-from buffer_server.statistics import ShardStatistics, TableStatistics
+from buffer_server.statuses import ReplayOverload
 from repertory.errors import UsageError
 from repertory.types import Array, ColumnSpec, Signature
 
 M = TypeVar("M", bound=Message)
+Items = pb.InsertRequest | pb.SampleResponse
+Compression = Literal["none", "lz4"]
 
 PROTOCOL_VERSION = 1
 SERVICE = pb.DESCRIPTOR.services_by_name["Replay"].full_name
@@ -53,12 +58,8 @@ _NUMPY = {number: np.dtype(name) for name, number in DTYPES.items()}
 KEYS = ("<i8",)
 PROBABILITIES = ("<f8",)
 PRIORITIES = ("<f4", "<f8")
-
-
-class _Columns(Protocol):
-    """A repeated field of columns."""
-
-    def add(self) -> pb.Column: ...
+COMPRESSIONS: dict[Compression, pb.Compression] = {"none": pb.NONE, "lz4": pb.LZ4}
+SMALLEST_COMPRESSED = 512  # bytes; less is not worth the call
 
 
 class _Describes(Protocol):
@@ -111,38 +112,85 @@ def decode_signature(columns: Iterable[pb.ColumnSignature]) -> dict[str, ColumnS
     }
 
 
-def write_column(column: pb.Column, name: str, array: Array) -> None:
-    """Copies the array once; one that is not in C order is brought into it by that."""
+def write_items(
+    message: Items, columns: Mapping[str, Column], compression: Compression = "none"
+) -> None:
+    """Into the message itself: one that is made apart would be copied into it."""
+    frames = None
+    for name, column in columns.items():
+        if isinstance(column, FrameStacks):
+            if frames is not None and frames is not column.frames:
+                raise UsageError(f"column {name} has frames of its own: share them first")
+            frames = column.frames
+            write_column(message.columns.add(), name, column.index)
+        else:
+            write_column(message.columns.add(), name, column, compression)
+    if frames is not None:
+        write_column(message.frames, "", frames, compression, any_dtype=True)
+
+
+def read_items(
+    message: Items, signature: Signature, max_bytes: int, *, writable: bool = False
+) -> dict[str, Column]:
+    """Views of the received bytes, or, where somebody may write, copies.
+
+    What is compressed may take `max_bytes` altogether.
+    """
+    columns: dict[str, Column] = {}
+    count = _leading(message.columns[0]) if message.columns else 0
+    frames = _read_frames(message, signature, count, max_bytes)
+    left = max_bytes - (frames.nbytes if frames is not None and message.frames.compression else 0)
+    for column in message.columns:
+        name = column.name
+        spec = signature.get(name)
+        if spec is None or name in columns:
+            problem = "not in the signature" if spec is None else "there twice"
+            raise UsageError(f"column {name[:100]!r} is {problem}: describe the table first")
+        if spec.stack > 1:
+            index = decode_column(column, (INDEX.str,), (count, spec.stack))
+            assert frames is not None
+            columns[name] = FrameStacks(frames, index)
+            continue
+        array = decode_column(
+            column,
+            (_canonical(spec.dtype),),
+            (count, *spec.shape),
+            writable=writable,
+            max_bytes=left,
+        )
+        left -= array.nbytes if column.compression else 0
+        columns[name] = array
+    missing = [name for name in signature if name not in columns]
+    if missing:
+        raise UsageError(f"the columns {', '.join(missing)} are missing: send the whole signature")
+    return columns
+
+
+def write_column(
+    column: pb.Column,
+    name: str,
+    array: Array,
+    compression: Compression = "none",
+    *,
+    any_dtype: bool = False,
+) -> None:
+    """Copies the array once; one that is not in C order is brought into it by that.
+
+    Compressed are images, and only if that makes them smaller: numbers seldom get so.
+    """
     column.name = name
     column.dtype = _number_of(name, array.dtype)
     column.shape.extend(array.shape)
+    if (
+        compression == "lz4"
+        and (any_dtype or array.dtype == np.uint8)
+        and array.nbytes >= SMALLEST_COMPRESSED
+    ):
+        smaller = lz4.block.compress(np.ascontiguousarray(array), store_size=False)
+        if len(smaller) < array.nbytes:
+            column.data, column.compression = smaller, pb.LZ4
+            return
     column.data = array.tobytes()
-
-
-def write_columns(columns: _Columns, arrays: Mapping[str, Column]) -> None:
-    """Into the message itself: one that is made apart would be copied into it."""
-    for name, array in arrays.items():
-        write_column(columns.add(), name, stacked(array))
-
-
-def decode_columns(
-    columns: Sequence[pb.Column], signature: Signature, *, writable: bool = False
-) -> dict[str, Column]:
-    """Views of the received bytes, or, where somebody may write, copies."""
-    arrays: dict[str, Column] = {}
-    count = _leading(columns[0]) if columns else 0
-    for column in columns:
-        name = column.name
-        spec = signature.get(name)
-        if spec is None or name in arrays:
-            problem = "not in the signature" if spec is None else "there twice"
-            raise UsageError(f"column {name[:100]!r} is {problem}: describe the table first")
-        dtypes = (_canonical(spec.dtype),)
-        arrays[name] = decode_column(column, dtypes, (count, *spec.shape), writable=writable)
-    missing = [name for name in signature if name not in arrays]
-    if missing:
-        raise UsageError(f"the columns {', '.join(missing)} are missing: send the whole signature")
-    return arrays
 
 
 def decode_vector(column: pb.Column, dtypes: tuple[str, ...], what: str) -> Array:
@@ -159,25 +207,34 @@ def decode_column(
     *,
     what: str = "",
     writable: bool = False,
+    max_bytes: int | None = None,
 ) -> Array:
-    """One array of exactly this shape and one of these dtypes. Nothing is cast."""
-    dtype = _NUMPY.get(column.dtype)
-    data = column.data
-    # Python's integers: no overflow.
-    expected = math.prod(shape) * (1 if dtype is None else dtype.itemsize)
-    if (
-        dtype is None
-        or dtype.str not in dtypes
-        or tuple(column.shape) != shape
-        or len(data) != expected
-    ):
+    """One array of exactly this shape and one of these dtypes. Nothing is cast.
+
+    With `max_bytes` it may be compressed, if it takes no more than that when it no longer is.
+    """
+    # Every batch comes through here: what only an error needs is made only then.
+    number = column.dtype
+    if _NAMES.get(number) not in dtypes or column.shape[:] != [*shape]:
         raise UsageError(_misfit(column, dtypes, shape, what or f"column {column.name}"))
+    dtype = _NUMPY[number]
+    expected = math.prod(shape) * dtype.itemsize  # Python's integers: no overflow
+    data: bytes | bytearray = column.data
+    if column.compression:
+        data = _decompressed(column, expected, max_bytes, what or f"column {column.name}")
+    if len(data) != expected:
+        raise UsageError(
+            f"{what or f'column {column.name}'} has {len(data)} bytes, "
+            f"but {_NAMES[number]} {list(shape)} takes {expected}"
+        )
     if expected == 0:
         return np.zeros(shape, dtype)
-    if dtype.kind == "b" and np.frombuffer(data, np.uint8).max() > 1:
-        raise UsageError(f"{what or column.name} is boolean, but has bytes other than 0 and 1")
-    array: Array = np.frombuffer(data, dtype).reshape(shape)
-    return array.copy() if writable else array
+    if number == pb.BOOL and np.frombuffer(data, np.uint8).max() > 1:
+        raise UsageError(
+            f"{what or f'column {column.name}'} is boolean, but has bytes other than 0 and 1"
+        )
+    array: Array = np.ndarray(shape, dtype, data)
+    return array.copy() if writable and not array.flags.writeable else array
 
 
 def write_request(request: pb.SampleRequest, draw: DrawRequest) -> None:
@@ -200,6 +257,15 @@ def read_request(request: pb.SampleRequest) -> DrawRequest:
     )
 
 
+def read_compression(request: pb.SampleRequest) -> Compression:
+    for name, number in COMPRESSIONS.items():
+        if request.compression == number:
+            return name
+    raise UsageError(
+        f"the compression {request.compression} is not known here: use {', '.join(COMPRESSIONS)}"
+    )
+
+
 def encode_population(population: Population) -> pb.Population:
     return pb.Population(
         items=population.items, mass=population.mass, own_items=population.own_items
@@ -212,21 +278,27 @@ def decode_population(message: pb.Population) -> Population:
     return Population(message.items, message.mass, message.own_items)
 
 
-def encode_draw(draw: Draw) -> pb.SampleResponse:
+def encode_draw(draw: Draw, compression: Compression = "none") -> pb.SampleResponse:
     selection = draw.selection
     response = pb.SampleResponse(beta=selection.beta, population=encode_population(draw.population))
-    write_columns(response.columns, draw.columns)
+    write_items(response, draw.columns, compression)
     write_column(response.keys, "", selection.keys)
     if selection.probabilities is not None:
         write_column(response.probabilities, "", selection.probabilities)
     return response
 
 
-def decode_draw(response: pb.SampleResponse, signature: Signature) -> Draw:
-    """Arrays that the learner owns: torch takes no read-only memory."""
-    columns = decode_columns(response.columns, signature, writable=True)
+def decode_draw(
+    response: pb.SampleResponse, signature: Signature, max_bytes: int, *, writable: bool = True
+) -> Draw:
+    """Arrays that the learner owns: torch takes no read-only memory. Stacks own theirs later.
+
+    Who copies them anyway asks for views instead.
+    """
+    columns = read_items(response, signature, max_bytes, writable=writable)
     items = len(columns["reward"])
-    keys = decode_vector(response.keys, KEYS, "keys").copy()
+    keys = decode_vector(response.keys, KEYS, "keys")
+    keys = keys.copy() if writable else keys
     probabilities = None
     if response.HasField("probabilities"):
         probabilities = decode_vector(response.probabilities, PROBABILITIES, "probabilities")
@@ -237,55 +309,50 @@ def decode_draw(response: pb.SampleResponse, signature: Signature) -> Draw:
     return Draw(columns, selection, decode_population(response.population))
 
 
-def encode_statistics(name: str, table: TableStatistics) -> pb.TableStatistics:
-    return pb.TableStatistics(
-        name=name,
-        size_items=table.size,
-        capacity_items=table.capacity,
-        size_bytes=table.size_nbytes,
-        capacity_bytes=table.capacity_nbytes,
-        inserted_items=table.inserted,
-        sampled_items=table.sampled,
-        duplicate_inserts=table.duplicate_inserts,
-        limiter=pb.LimiterSettings(
-            min_size=table.min_size,
-            samples_per_insert=table.samples_per_insert,
-            error_buffer=table.error_buffer,
-        ),
-        surplus=table.surplus,
-        blocked=[
-            pb.Blocked(
-                caller=one.caller,
-                operation=one.operation,
-                items=one.items,
-                seconds=one.seconds,
-                reason=one.reason,
-            )
-            for one in table.blocked
-        ],
-    )
-
-
-def decode_statistics(response: pb.StatisticsResponse) -> ShardStatistics:
-    return ShardStatistics(
-        tables={table.name: _decode_table(table) for table in response.tables},
-        uptime_seconds=response.uptime_seconds,
-        open_streams=response.open_streams,
-        running_requests=response.running_requests,
-        draining=response.draining,
-    )
-
-
 def _misfit(column: pb.Column, dtypes: tuple[str, ...], shape: tuple[int, ...], what: str) -> str:
     """Says what is wrong with a column that is not what was expected."""
     came = _NAMES.get(column.dtype, f"unknown dtype {column.dtype}")
     if came not in dtypes:
         return f"{what} came as {came}, but {' or '.join(dtypes)} was expected"
-    if tuple(column.shape) != shape:
-        came_shape = list(column.shape)[: MAX_AXES + 1]
-        return f"{what} came with the shape {came_shape}, but {list(shape)} was expected"
-    expected = math.prod(shape) * np.dtype(came).itemsize
-    return f"{what} has {len(column.data)} bytes, but {came} {list(shape)} takes {expected}"
+    came_shape = list(column.shape)[: MAX_AXES + 1]
+    return f"{what} came with the shape {came_shape}, but {list(shape)} was expected"
+
+
+def _decompressed(column: pb.Column, expected: int, max_bytes: int | None, what: str) -> bytearray:
+    """Never allocates more than `expected` bytes."""
+    if column.compression != pb.LZ4 or max_bytes is None:
+        raise UsageError(f"{what} came compressed as {column.compression}: send it as it is")
+    if expected > max_bytes:
+        raise ReplayOverload(
+            f"{what} takes {expected} bytes when no longer compressed, but only {max_bytes} are "
+            "allowed here: use smaller batches, or raise max_message_bytes"
+        )
+    try:
+        data: bytearray = lz4.block.decompress(
+            column.data, uncompressed_size=expected, return_bytearray=True
+        )
+    except (lz4.block.LZ4BlockError, ValueError) as error:
+        raise UsageError(
+            f"{what} cannot be decompressed to {expected} bytes: it is damaged"
+        ) from error
+    return data
+
+
+def _read_frames(message: Items, signature: Signature, items: int, max_bytes: int) -> Array | None:
+    """[count, ...], where a column of the signature is a stack."""
+    frame = frame_spec(signature)
+    if frame is None:
+        if message.HasField("frames"):
+            raise UsageError("frames came, but no column is a stack: describe the table first")
+        return None
+    if not message.HasField("frames"):
+        raise UsageError("the frames are missing, which stacks name by their places")
+    count = _leading(message.frames)
+    most = items * sum(signature[name].stack for name in stacked_names(signature))
+    if count > most:
+        raise UsageError(f"{count} frames came, but {items} items show {most} at most")
+    shape = (count, *frame.shape)
+    return decode_column(message.frames, (frame.dtype,), shape, what="frames", max_bytes=max_bytes)
 
 
 @functools.lru_cache(maxsize=256)
@@ -315,34 +382,3 @@ def _dtype_of(name: str, column: _Describes) -> str:
     if known is None:
         raise UsageError(f"column {name} has the unknown dtype {column.dtype}: update this side")
     return known
-
-
-def _decode_table(table: pb.TableStatistics) -> TableStatistics:
-    limiter = table.limiter
-    has_ratio, has_buffer = (
-        limiter.HasField("samples_per_insert"),
-        limiter.HasField("error_buffer"),
-    )
-    return TableStatistics(
-        size=table.size_items,
-        capacity=table.capacity_items,
-        size_nbytes=table.size_bytes,
-        capacity_nbytes=table.capacity_bytes,
-        inserted=table.inserted_items,
-        sampled=table.sampled_items,
-        duplicate_inserts=table.duplicate_inserts,
-        min_size=limiter.min_size,
-        samples_per_insert=limiter.samples_per_insert if has_ratio else None,
-        error_buffer=limiter.error_buffer if has_buffer else None,
-        surplus=table.surplus,
-        blocked=tuple(
-            Blocked(
-                one.caller,
-                "insert" if one.operation == "insert" else "sample",
-                one.items,
-                one.seconds,
-                one.reason,
-            )
-            for one in table.blocked
-        ),
-    )

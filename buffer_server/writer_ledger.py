@@ -10,7 +10,7 @@ the lock, and saves the ledger with the items, so that both are of the same mome
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,9 @@ WINDOW = 1024
 WRITER_BYTES = 16
 MAX_SEQUENCE = 2**63 - 1
 _MASK = (1 << WINDOW) - 1
+
+# writer, (highest sequence, bits: bit k stands for highest - k)
+LedgerRow = tuple[bytes, tuple[int, int]]
 
 
 class SequenceTooOld(RepertoryError):
@@ -47,11 +50,15 @@ class WriterLedger:
 
     def __init__(self, max_writers: int = 65_536) -> None:
         self._max_writers = max_writers
-        # writer -> (highest sequence, bits: bit k stands for highest - k); longest silent first
+        # Longest silent first.
         self._done: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._done)
+
+    def highest(self, writer: bytes) -> int:
+        """Of its sequences that were done; 0: none is known."""
+        return self._done.get(writer, (0, 0))[0]
 
     def contains(self, origin: Origin) -> bool:
         """Whether this insert was done. Raises where that is no longer known."""
@@ -72,28 +79,51 @@ class WriterLedger:
         highest, bits = self._done.get(origin.writer, (0, 0))
         ahead = origin.sequence - highest
         if ahead > 0:
-            # A shift by more than the window only makes zeros, slowly.
-            highest, bits = origin.sequence, (bits << ahead if ahead < WINDOW else 0) & _MASK | 1
+            highest, bits = origin.sequence, _aged(bits, ahead) | 1
         else:
             bits |= 1 << -ahead
-        self._done[origin.writer] = (highest, bits)
-        self._done.move_to_end(origin.writer)
+        self._remember(origin.writer, highest, bits)
+
+    def rows(self) -> tuple[LedgerRow, ...]:
+        """What it knows now: quickly, for the table is waiting."""
+        return tuple(self._done.items())
+
+    def arrays(self) -> dict[str, Array]:
+        return ledger_arrays(self.rows())
+
+    def load_arrays(self, arrays: Mapping[str, Array]) -> None:
+        self._done.clear()
+        self.merge_arrays(arrays)
+
+    def merge_arrays(self, arrays: Mapping[str, Array]) -> None:
+        """From now on it knows both: what was done here, and what was done there."""
+        rows = zip(arrays["writers"], arrays["highest"], arrays["bits"], strict=True)
+        for raw_writer, raw_highest, raw_bits in rows:
+            writer, there = raw_writer.tobytes(), int(raw_highest)
+            here, bits = self._done.get(writer, (0, 0))
+            highest = max(here, there)
+            bits = _aged(bits, highest - here)
+            bits |= _aged(int.from_bytes(raw_bits.tobytes(), "little"), highest - there)
+            self._remember(writer, highest, bits)
+
+    def _remember(self, writer: bytes, highest: int, bits: int) -> None:
+        self._done[writer] = (highest, bits)
+        self._done.move_to_end(writer)
         if len(self._done) > self._max_writers:
             self._done.popitem(last=False)
 
-    def arrays(self) -> dict[str, Array]:
-        """Writers [W, 16], highest sequences [W] and bits [W, 128], longest silent first."""
-        writers = b"".join(self._done)
-        bits = b"".join(bits.to_bytes(WINDOW // 8, "little") for _, bits in self._done.values())
-        return {
-            "writers": np.frombuffer(writers, np.uint8).reshape(-1, WRITER_BYTES).copy(),
-            "highest": np.array([highest for highest, _ in self._done.values()], dtype=np.int64),
-            "bits": np.frombuffer(bits, np.uint8).reshape(-1, WINDOW // 8).copy(),
-        }
 
-    def load_arrays(self, arrays: Mapping[str, Array]) -> None:
-        rows = zip(arrays["writers"], arrays["highest"], arrays["bits"], strict=True)
-        self._done = OrderedDict(
-            (writer.tobytes(), (int(highest), int.from_bytes(bits.tobytes(), "little")))
-            for writer, highest, bits in rows
-        )
+def ledger_arrays(rows: Sequence[LedgerRow]) -> dict[str, Array]:
+    """Writers [W, 16], highest sequences [W] and bits [W, 128], longest silent first."""
+    writers = b"".join(writer for writer, _ in rows)
+    bits = b"".join(bits.to_bytes(WINDOW // 8, "little") for _, (_, bits) in rows)
+    return {
+        "writers": np.frombuffer(writers, np.uint8).reshape(-1, WRITER_BYTES).copy(),
+        "highest": np.array([highest for _, (highest, _) in rows], dtype=np.int64),
+        "bits": np.frombuffer(bits, np.uint8).reshape(-1, WINDOW // 8).copy(),
+    }
+
+
+def _aged(bits: int, by: int) -> int:
+    # A shift by more than the window only makes zeros, slowly.
+    return bits << by & _MASK if by < WINDOW else 0

@@ -4,6 +4,9 @@ A checkpoint is a folder of sections. Each section is a tree (nested dicts) whos
 `NAME.safetensors` and whose other values go to `NAME.json`; `manifest.json` holds the size and
 checksum of every file. The folder is written under a temporary name, synced and renamed, so that
 its name alone says that it is complete. Nothing is ever pickled.
+
+An array may be a `StreamedArray`, which is made while it is written. Sections are written in their
+order, so what is only known at the end belongs into the last one.
 """
 
 from __future__ import annotations
@@ -20,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
+from repertory.array_files import StreamedArray, WrittenFile, map_arrays, write_arrays
 from repertory.errors import CheckpointError
 from repertory.types import Array
 
@@ -40,9 +43,11 @@ class Checkpoint:
     path: Path
     env_steps: int
 
-    def load(self, section: str) -> dict[str, Any]:
+    def load(self, section: str, *, mapped: bool = False) -> dict[str, Any]:
+        """With `mapped` arrays are read-only, and read from the file when they are looked at."""
         document = json.loads((self.path / f"{section}.json").read_text())
-        arrays = load_file(self.path / f"{section}.safetensors")
+        file = self.path / f"{section}.safetensors"
+        arrays = map_arrays(file) if mapped else load_file(file)
         tree: dict[str, Any] = _join(document, arrays)
         return tree
 
@@ -65,18 +70,22 @@ class CheckpointStore:
             self._directory.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
+            files: dict[str, WrittenFile] = {}
             for section, tree in sections.items():
-                arrays: dict[str, Array] = {}
-                document = _split(tree, section, arrays)
-                save_file(arrays, temporary / f"{section}.safetensors")
-                (temporary / f"{section}.json").write_text(json.dumps(document))
-            _write_manifest(temporary, env_steps)
+                arrays: dict[str, Array | StreamedArray] = {}
+                document = json.dumps(_split(tree, section, arrays)).encode()
+                name_of_arrays, name_of_rest = f"{section}.safetensors", f"{section}.json"
+                files[name_of_arrays] = write_arrays(temporary / name_of_arrays, arrays)
+                files[name_of_rest] = _write(temporary / name_of_rest, document)
+            _write_manifest(temporary, env_steps, files)
+            _sync(temporary)
             _replace_directory(temporary, final)
-        except (OSError, SafetensorError) as error:
-            shutil.rmtree(temporary, ignore_errors=True)
+        except (OSError, CheckpointError) as error:
             raise CheckpointError(
                 f"cannot write checkpoint {final}: {error}; the one before is kept"
             ) from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
         if name is None:
             self._remove_old()
         return final
@@ -128,18 +137,22 @@ def verify(path: Path) -> Checkpoint:
         raise CheckpointError(f"checkpoint {path} is corrupt or incomplete: {error}") from error
 
 
-def _write_manifest(directory: Path, env_steps: int) -> None:
-    files = sorted(directory.iterdir())
+def _write_manifest(directory: Path, env_steps: int, files: Mapping[str, WrittenFile]) -> None:
     manifest = {
         "format": FORMAT,
         "env_steps": env_steps,
         "files": {
-            file.name: {"bytes": file.stat().st_size, "sha256": _digest(file)} for file in files
+            name: {"bytes": file.nbytes, "sha256": file.sha256}
+            for name, file in sorted(files.items())
         },
     }
-    (directory / "manifest.json").write_text(json.dumps(manifest, indent=1))
-    for file in [*files, directory / "manifest.json"]:
-        _sync(file)
+    _write(directory / "manifest.json", json.dumps(manifest, indent=1).encode())
+
+
+def _write(path: Path, data: bytes) -> WrittenFile:
+    path.write_bytes(data)
+    _sync(path)
+    return WrittenFile(len(data), hashlib.sha256(data).hexdigest())
 
 
 def _replace_directory(temporary: Path, final: Path) -> None:
@@ -156,8 +169,7 @@ def _replace_directory(temporary: Path, final: Path) -> None:
 def write_atomically(path: Path, data: bytes) -> None:
     """The whole file or the one before."""
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(data)
-    _sync(temporary)
+    _write(temporary, data)
     os.replace(temporary, path)
 
 
@@ -174,8 +186,11 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _split(tree: Any, path: str, arrays: dict[str, Array]) -> Any:
+def _split(tree: Any, path: str, arrays: dict[str, Array | StreamedArray]) -> Any:
     """Takes the arrays out of a tree; a mark with their name stays in their place."""
+    if isinstance(tree, StreamedArray):
+        arrays[path] = tree
+        return {ARRAY_MARK: path}
     if isinstance(tree, np.ndarray):
         arrays[path] = np.asarray(tree, order="C")
         return {ARRAY_MARK: path}

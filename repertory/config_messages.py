@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard, get_args, get_origin
 
 from pydantic import ValidationError
 
@@ -12,7 +12,12 @@ from repertory.parts import lookup
 from repertory.settings import PartSettings, Settings
 
 
-def explain(error: ValidationError, document: Any, root: type[Settings]) -> str:
+def explain(
+    error: ValidationError,
+    document: Any,
+    root: type[Settings],
+    remedy: str = "give it a value with --set {key}=...",
+) -> str:
     """One sentence for the first problem of a validation error."""
     detail = error.errors()[0]
     path, document_here = list(detail["loc"]), value_at(document, detail["loc"])
@@ -26,7 +31,7 @@ def explain(error: ValidationError, document: Any, root: type[Settings]) -> str:
     if detail["type"] == "extra_forbidden":
         return _unknown(path, document, document_here, root)
     if detail["type"] == "missing":
-        return f"{key} is missing: give it a value with --set {key}=..."
+        return f"{key} is missing: {remedy.format(key=key)}"
     if detail["type"] == "value_error":  # one of our own validators: a whole sentence
         return detail["msg"].removeprefix("Value error, ")
     message = detail["msg"].removeprefix("Input ").removeprefix("String ")
@@ -53,7 +58,11 @@ def value_at(document: Any, path: Sequence[Any]) -> Any:
 def _holder_of(path: Sequence[Any], document: Any, root: type[Settings]) -> type[Settings] | None:
     """The settings class that holds the last key of `path`."""
     current = root
+    is_name = False  # of an entry in a mapping of settings
     for depth, part in enumerate(path[:-1]):
+        if is_name:
+            is_name = False
+            continue
         if path[0] == "learners" and depth == 0:
             continue
         here = value_at(document, path[: depth + 1])
@@ -66,11 +75,19 @@ def _holder_of(path: Sequence[Any], document: Any, root: type[Settings]) -> type
         if isinstance(field.default, PartSettings) or (isinstance(here, dict) and "name" in here):
             kind: Any = part  # a part's field carries the name of its kind
             current = lookup(kind, here["name"]).Config
-        elif isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
+        elif _is_settings(field.annotation):
             current = field.annotation
+        elif get_origin(field.annotation) is dict and _is_settings(
+            values := get_args(field.annotation)[1]
+        ):
+            current, is_name = values, True
         else:
             return None
     return current
+
+
+def _is_settings(annotation: Any) -> TypeGuard[type[Settings]]:
+    return isinstance(annotation, type) and issubclass(annotation, Settings)
 
 
 def _unknown(path: Sequence[Any], document: Any, value: Any, root: type[Settings]) -> str:

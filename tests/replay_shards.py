@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from buffer_server import wire
 from buffer_server.client import ClientConfig, ReplayClient
 from buffer_server.proto import replay_pb2 as pb
 from buffer_server.rate_limiter import RateLimiter
-from buffer_server.server import ReplayServer
+from buffer_server.server import ReplayServer, ServerConfig
+from buffer_server.sharded import ShardedConfig, ShardedReplay
 from buffer_server.table import Table
 from repertory.parts import lookup
 from repertory.types import TransitionBatch
@@ -72,6 +74,30 @@ def make_table(
 def connect(server: ReplayServer, **settings: Any) -> ReplayClient:
     arguments = {"address": server.address, "table": "replay", "timeout_seconds": LONG_SECONDS}
     return ReplayClient(ClientConfig(**{**arguments, **settings}))
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Callable[..., str]]:
+    """What starts a shard for a table and returns its address; at the end all are stopped."""
+    servers: list[ReplayServer] = []
+
+    def start(table: Table, **settings: Any) -> str:
+        address = f"unix:{folder}/{len(servers)}.sock"
+        server = ReplayServer([table], ServerConfig(address=address, **settings))
+        servers.append(server)
+        server.start()
+        return address
+
+    try:
+        yield start
+    finally:
+        for server in servers:
+            server.stop(grace_seconds=0.0)
+
+
+def connect_all(*addresses: str, **settings: Any) -> ShardedReplay:
+    arguments = {"table": "replay", "timeout_seconds": LONG_SECONDS}
+    return ShardedReplay(ShardedConfig(addresses=addresses, **{**arguments, **settings}))
 
 
 def write_token(path: Path, token: str = "5" * 64) -> Path:

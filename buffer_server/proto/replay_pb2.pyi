@@ -92,18 +92,20 @@ class DescribeResponse(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableDescription, _Mapping]]] = ...) -> None: ...
 
 class TableDescription(_message.Message):
-    __slots__ = ("name", "capacity_items", "capacity_bytes", "signature", "signature_hash")
+    __slots__ = ("name", "capacity_items", "capacity_bytes", "signature", "signature_hash", "consumes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_ITEMS_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_HASH_FIELD_NUMBER: _ClassVar[int]
+    CONSUMES_FIELD_NUMBER: _ClassVar[int]
     name: str
     capacity_items: int
     capacity_bytes: int
     signature: _containers.RepeatedCompositeFieldContainer[ColumnSignature]
     signature_hash: int
-    def __init__(self, name: _Optional[str] = ..., capacity_items: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., signature: _Optional[_Iterable[_Union[ColumnSignature, _Mapping]]] = ..., signature_hash: _Optional[int] = ...) -> None: ...
+    consumes: bool
+    def __init__(self, name: _Optional[str] = ..., capacity_items: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., signature: _Optional[_Iterable[_Union[ColumnSignature, _Mapping]]] = ..., signature_hash: _Optional[int] = ..., consumes: _Optional[bool] = ...) -> None: ...
 
 class InsertRequest(_message.Message):
     __slots__ = ("table", "signature_hash", "writer", "sequence", "columns", "priorities", "timeout_seconds", "frames")
@@ -126,16 +128,18 @@ class InsertRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., signature_hash: _Optional[int] = ..., writer: _Optional[bytes] = ..., sequence: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., priorities: _Optional[_Union[Column, _Mapping]] = ..., timeout_seconds: _Optional[float] = ..., frames: _Optional[_Union[Column, _Mapping]] = ...) -> None: ...
 
 class InsertResponse(_message.Message):
-    __slots__ = ("sequence", "items", "duplicate", "refusal")
+    __slots__ = ("sequence", "items", "duplicate", "refusal", "previous_sequence")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ITEMS_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     items: int
     duplicate: bool
     refusal: Refusal
-    def __init__(self, sequence: _Optional[int] = ..., items: _Optional[int] = ..., duplicate: _Optional[bool] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+    previous_sequence: int
+    def __init__(self, sequence: _Optional[int] = ..., items: _Optional[int] = ..., duplicate: _Optional[bool] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., previous_sequence: _Optional[int] = ...) -> None: ...
 
 class SampleRequest(_message.Message):
     __slots__ = ("table", "signature_hash", "size", "timeout_seconds", "own_items", "own_policy", "max_age_versions", "partial", "compression")
@@ -208,21 +212,69 @@ class StatisticsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatisticsResponse(_message.Message):
-    __slots__ = ("tables", "uptime_seconds", "open_streams", "running_requests", "draining")
+    __slots__ = ("tables", "uptime_seconds", "open_streams", "running_requests", "draining", "requests", "checkpoint", "clients", "inflight_bytes", "refused")
     TABLES_FIELD_NUMBER: _ClassVar[int]
     UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
     OPEN_STREAMS_FIELD_NUMBER: _ClassVar[int]
     RUNNING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    INFLIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     tables: _containers.RepeatedCompositeFieldContainer[TableStatistics]
     uptime_seconds: float
     open_streams: int
     running_requests: int
     draining: bool
-    def __init__(self, tables: _Optional[_Iterable[_Union[TableStatistics, _Mapping]]] = ..., uptime_seconds: _Optional[float] = ..., open_streams: _Optional[int] = ..., running_requests: _Optional[int] = ..., draining: _Optional[bool] = ...) -> None: ...
+    requests: _containers.RepeatedCompositeFieldContainer[RequestStatistics]
+    checkpoint: CheckpointStatistics
+    clients: int
+    inflight_bytes: int
+    refused: _containers.RepeatedCompositeFieldContainer[Refused]
+    def __init__(self, tables: _Optional[_Iterable[_Union[TableStatistics, _Mapping]]] = ..., uptime_seconds: _Optional[float] = ..., open_streams: _Optional[int] = ..., running_requests: _Optional[int] = ..., draining: _Optional[bool] = ..., requests: _Optional[_Iterable[_Union[RequestStatistics, _Mapping]]] = ..., checkpoint: _Optional[_Union[CheckpointStatistics, _Mapping]] = ..., clients: _Optional[int] = ..., inflight_bytes: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[Refused, _Mapping]]] = ...) -> None: ...
+
+class RequestStatistics(_message.Message):
+    __slots__ = ("operation", "count", "per_second", "p50_seconds", "p99_seconds")
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    P50_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    P99_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    operation: str
+    count: int
+    per_second: float
+    p50_seconds: float
+    p99_seconds: float
+    def __init__(self, operation: _Optional[str] = ..., count: _Optional[int] = ..., per_second: _Optional[float] = ..., p50_seconds: _Optional[float] = ..., p99_seconds: _Optional[float] = ...) -> None: ...
+
+class Refused(_message.Message):
+    __slots__ = ("code", "count")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    count: int
+    def __init__(self, code: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class CheckpointStatistics(_message.Message):
+    __slots__ = ("path", "age_seconds", "duration_seconds", "items", "bytes", "failures")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    age_seconds: float
+    duration_seconds: float
+    items: int
+    bytes: int
+    failures: int
+    def __init__(self, path: _Optional[str] = ..., age_seconds: _Optional[float] = ..., duration_seconds: _Optional[float] = ..., items: _Optional[int] = ..., bytes: _Optional[int] = ..., failures: _Optional[int] = ...) -> None: ...
 
 class TableStatistics(_message.Message):
-    __slots__ = ("name", "size_items", "capacity_items", "size_bytes", "capacity_bytes", "inserted_items", "sampled_items", "duplicate_inserts", "limiter", "surplus", "blocked")
+    __slots__ = ("name", "size_items", "capacity_items", "size_bytes", "capacity_bytes", "inserted_items", "sampled_items", "duplicate_inserts", "limiter", "surplus", "blocked", "evicted_items", "policies", "newest_age_seconds", "oldest_age_seconds", "insert_wait_seconds", "sample_wait_seconds")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SIZE_ITEMS_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_ITEMS_FIELD_NUMBER: _ClassVar[int]
@@ -234,6 +286,12 @@ class TableStatistics(_message.Message):
     LIMITER_FIELD_NUMBER: _ClassVar[int]
     SURPLUS_FIELD_NUMBER: _ClassVar[int]
     BLOCKED_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_ITEMS_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    INSERT_WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     name: str
     size_items: int
     capacity_items: int
@@ -245,7 +303,23 @@ class TableStatistics(_message.Message):
     limiter: LimiterSettings
     surplus: float
     blocked: _containers.RepeatedCompositeFieldContainer[Blocked]
-    def __init__(self, name: _Optional[str] = ..., size_items: _Optional[int] = ..., capacity_items: _Optional[int] = ..., size_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., inserted_items: _Optional[int] = ..., sampled_items: _Optional[int] = ..., duplicate_inserts: _Optional[int] = ..., limiter: _Optional[_Union[LimiterSettings, _Mapping]] = ..., surplus: _Optional[float] = ..., blocked: _Optional[_Iterable[_Union[Blocked, _Mapping]]] = ...) -> None: ...
+    evicted_items: int
+    policies: _containers.RepeatedCompositeFieldContainer[PolicyShare]
+    newest_age_seconds: float
+    oldest_age_seconds: float
+    insert_wait_seconds: float
+    sample_wait_seconds: float
+    def __init__(self, name: _Optional[str] = ..., size_items: _Optional[int] = ..., capacity_items: _Optional[int] = ..., size_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., inserted_items: _Optional[int] = ..., sampled_items: _Optional[int] = ..., duplicate_inserts: _Optional[int] = ..., limiter: _Optional[_Union[LimiterSettings, _Mapping]] = ..., surplus: _Optional[float] = ..., blocked: _Optional[_Iterable[_Union[Blocked, _Mapping]]] = ..., evicted_items: _Optional[int] = ..., policies: _Optional[_Iterable[_Union[PolicyShare, _Mapping]]] = ..., newest_age_seconds: _Optional[float] = ..., oldest_age_seconds: _Optional[float] = ..., insert_wait_seconds: _Optional[float] = ..., sample_wait_seconds: _Optional[float] = ...) -> None: ...
+
+class PolicyShare(_message.Message):
+    __slots__ = ("policy_id", "items", "newest_version")
+    POLICY_ID_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    policy_id: int
+    items: int
+    newest_version: int
+    def __init__(self, policy_id: _Optional[int] = ..., items: _Optional[int] = ..., newest_version: _Optional[int] = ...) -> None: ...
 
 class Blocked(_message.Message):
     __slots__ = ("caller", "operation", "items", "seconds", "reason")

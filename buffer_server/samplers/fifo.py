@@ -34,6 +34,7 @@ class Fifo:
 
     consumes: ClassVar[bool] = True
     knows_provenance: ClassVar[bool] = False
+    per_item: ClassVar[frozenset[str]] = frozenset({"times_sampled"})
 
     def __init__(self, config: Config, capacity: int) -> None:
         self.config = config
@@ -73,19 +74,23 @@ class Fifo:
     def update(self, keys: Array, priorities: Array) -> None:
         """Nothing to note: the order is that of insertion."""
 
+    def shares(self, live: range) -> dict[int, tuple[int, int]]:
+        return {}
+
     def arrays(self, live: range) -> dict[str, Array]:
         waiting = np.arange(max(self._head, live.start), live.stop, dtype=np.int64)
         return {"times_sampled": self._times_sampled[waiting % self.capacity]}
 
     def load_arrays(self, arrays: Mapping[str, Array], live: range) -> None:
-        saved = arrays["times_sampled"]  # of the newest items, those that were not used up
+        # Of the newest items, those that were not used up. Where several queues become one, an item
+        # rather comes once too often: counts never rise from the head on.
+        saved = np.minimum.accumulate(arrays["times_sampled"])
         kept = min(len(saved), len(live))
         if kept < len(saved):
             log.warning(
-                "%d items that were not yet used up do not fit into a capacity of %d: "
-                "the oldest are dropped",
+                "%d items that were not yet used up are dropped: only the newest %d are here",
                 len(saved) - kept,
-                self.capacity,
+                kept,
             )
         # A lower max_times_sampled than that of the saved run may find items used up by now.
         counts = saved[len(saved) - kept :]

@@ -36,6 +36,7 @@ class Mixture:
 
     consumes: ClassVar[bool] = False
     knows_provenance: ClassVar[bool] = True
+    per_item: ClassVar[frozenset[str]] = frozenset({"policy_id", "policy_version"})
 
     def __init__(self, config: Config, capacity: int) -> None:
         self.config = config

@@ -40,6 +40,7 @@ class Prioritized:
 
     consumes: ClassVar[bool] = False
     knows_provenance: ClassVar[bool] = False
+    per_item: ClassVar[frozenset[str]] = frozenset({"masses"})
 
     def __init__(self, config: Config, capacity: int) -> None:
         self.config = config
@@ -88,6 +89,9 @@ class Prioritized:
         if len(checked):
             self._max_priority = max(self._max_priority, float(checked.max()))
             self._set(keys, checked)
+
+    def shares(self, live: range) -> dict[int, tuple[int, int]]:
+        return {}
 
     def arrays(self, live: range) -> dict[str, Array]:
         slots = np.arange(live.start, live.stop, dtype=np.int64) % self.capacity

@@ -27,6 +27,11 @@ class Sampler(Protocol):
     # True: it can tell whose experience an item is (`DrawRequest.by_provenance`).
     knows_provenance: ClassVar[bool]
 
+    # Names in `arrays` that have one entry for each item that can be selected, oldest first. A
+    # snapshot reads those of a sampler that does not consume piece by piece, with a part of `live`;
+    # other shards take their part of them, and the largest of everything else.
+    per_item: ClassVar[frozenset[str]]
+
     capacity: int
 
     def on_insert(
@@ -49,6 +54,10 @@ class Sampler(Protocol):
 
     def update(self, keys: Array, priorities: Array) -> None:
         """New priorities. The table has already dropped the keys that are no longer live."""
+        ...
+
+    def shares(self, live: range) -> dict[int, tuple[int, int]]:
+        """By policy: how many items it has, and its newest version. Empty where that is unknown."""
         ...
 
     def arrays(self, live: range) -> dict[str, Array]:

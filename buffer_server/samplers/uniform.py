@@ -24,6 +24,7 @@ class Uniform:
 
     consumes: ClassVar[bool] = False
     knows_provenance: ClassVar[bool] = False
+    per_item: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, config: Config, capacity: int) -> None:
         self.config = config
@@ -48,6 +49,9 @@ class Uniform:
 
     def update(self, keys: Array, priorities: Array) -> None:
         """Nothing to note: a learner need not know which sampler it feeds."""
+
+    def shares(self, live: range) -> dict[int, tuple[int, int]]:
+        return {}
 
     def arrays(self, live: range) -> dict[str, Array]:
         return {}

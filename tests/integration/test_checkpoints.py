@@ -83,7 +83,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(repertory.checkpoints, "save_file", full)
+    monkeypatch.setattr(repertory.checkpoints, "write_arrays", full)
     with pytest.raises(CheckpointError, match="No space left"):
         store.save(20, {"part": {"x": np.zeros(3)}})
     assert store.newest_valid().env_steps == 10

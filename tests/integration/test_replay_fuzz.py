@@ -9,17 +9,25 @@ from pathlib import Path
 
 import grpc
 import numpy as np
-from replay_shards import connect, encode_batch, encode_column, make_table, numbered
+import pytest
+from replay_shards import (
+    connect,
+    encode_batch,
+    encode_column,
+    make_table,
+    numbered,
+    write_token,
+)
 
 from buffer_server import wire
 from buffer_server.proto import replay_pb2 as pb
 from buffer_server.server import ReplayServer, ServerConfig
 from buffer_server.table import Table
 
-MESSAGES = 3000
 MAX_MESSAGE_BYTES = 2**17
 GROWTH_BYTES = 32 * 2**20  # what allocators may keep; 3000 leaked inserts would be 10 times that
-METADATA = ((wire.PROTOCOL_KEY, "1"),)
+TOKEN = "7" * 64
+METADATA = ((wire.PROTOCOL_KEY, "1"), ("authorization", f"Bearer {TOKEN}"))
 Code = grpc.StatusCode
 
 
@@ -108,6 +116,23 @@ def other_hash(request: pb.InsertRequest, rng: np.random.Generator) -> Code:
     return Code.FAILED_PRECONDITION
 
 
+def bad_compression(request: pb.InsertRequest, rng: np.random.Generator) -> Code:
+    frames = next(column for column in request.columns if column.name == "extras/frame")
+    frames.compression = pb.LZ4
+    frames.data = rng.bytes(len(frames.data))
+    return Code.INVALID_ARGUMENT
+
+
+def unknown_compression(request: pb.InsertRequest, rng: np.random.Generator) -> Code:
+    column_of(request, rng).compression = int(rng.integers(2, 1000))
+    return Code.INVALID_ARGUMENT
+
+
+def unasked_frames(request: pb.InsertRequest, rng: np.random.Generator) -> Code:
+    request.frames.CopyFrom(encode_column("", np.zeros((3, 1, 4, 4), np.uint8)))
+    return Code.INVALID_ARGUMENT
+
+
 def too_large(request: pb.InsertRequest, rng: np.random.Generator) -> Code:
     request.columns[0].data = bytes(MAX_MESSAGE_BYTES + 1)
     return Code.RESOURCE_EXHAUSTED
@@ -115,13 +140,26 @@ def too_large(request: pb.InsertRequest, rng: np.random.Generator) -> Code:
 
 SPOILERS: list[Callable[[pb.InsertRequest, np.random.Generator], Code]] = [
     short_data, long_data, other_dtype, other_shape, huge_count, no_column, column_twice,
-    bad_priorities, bad_writer, bad_timeout, other_table, other_hash,
+    bad_priorities, bad_writer, bad_timeout, other_table, other_hash, bad_compression,
+    unknown_compression, unasked_frames,
 ]  # fmt: skip
 
+# Each spoils who asks instead of what.
+STRANGERS: list[tuple[tuple[tuple[str, str], ...], Code]] = [
+    (METADATA[:1], Code.UNAUTHENTICATED),
+    ((METADATA[0], ("authorization", f"Bearer {TOKEN[:-1]}8")), Code.UNAUTHENTICATED),
+    ((METADATA[0], ("authorization", TOKEN)), Code.UNAUTHENTICATED),
+    (METADATA[1:], Code.FAILED_PRECONDITION),
+    (((wire.PROTOCOL_KEY, "2"), METADATA[1]), Code.FAILED_PRECONDITION),
+    (((wire.PROTOCOL_KEY, "x" * 500), METADATA[1]), Code.FAILED_PRECONDITION),
+]
 
-def answer(call: Callable[..., bytes], raw: bytes) -> Code:
+
+def answer(
+    call: Callable[..., bytes], raw: bytes, metadata: tuple[tuple[str, str], ...] = METADATA
+) -> Code:
     try:
-        call(raw, timeout=30, metadata=METADATA)
+        call(raw, timeout=30, metadata=metadata)
     except grpc.RpcError as error:
         return error.code()
     return Code.OK
@@ -133,25 +171,38 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_broken_messages_get_the_right_status_and_leave_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("messages", [3000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_broken_messages_get_the_right_status_and_leave_nothing_behind(
+    tmp_path: Path, messages: int
+) -> None:
     rng = np.random.default_rng(0)
     table = make_table("prioritized", capacity=100)
-    config = ServerConfig(address=f"unix:{tmp_path}/fuzz.sock", max_message_bytes=MAX_MESSAGE_BYTES)
+    config = ServerConfig(
+        address=f"unix:{tmp_path}/fuzz.sock",
+        token_file=write_token(tmp_path / "token", TOKEN),
+        max_message_bytes=MAX_MESSAGE_BYTES,
+    )
     with ReplayServer([table], config) as server:
         with grpc.insecure_channel(server.address) as channel:
             insert = channel.unary_unary(f"/{wire.SERVICE}/Insert")
             before = 0
-            for sequence in range(1, MESSAGES + 1):
-                if sequence == MESSAGES // 5:  # by then every allocator has what it wants
+            for sequence in range(1, messages + 1):
+                if sequence == messages // 5:  # by then every allocator has what it wants
                     before = resident_bytes()
                 request = insert_request(table, sequence, rng)
+                if sequence % 7 == 0:
+                    metadata, expected = STRANGERS[sequence // 7 % len(STRANGERS)]
+                    given = answer(insert, request.SerializeToString(), metadata)
+                    assert given is expected, metadata
+                    continue
                 # gRPC itself refuses what is too large, and takes a tenth of a second for it.
                 spoil = too_large if sequence % 100 == 0 else SPOILERS[sequence % len(SPOILERS)]
                 expected = spoil(request, rng)
                 assert answer(insert, request.SerializeToString()) is expected, spoil.__name__
             assert resident_bytes() - before < GROWTH_BYTES
         assert table.size == 0
-        with connect(server) as client:
+        with connect(server, token_file=tmp_path / "token") as client:
             assert client.insert(numbered(0, 4)) == 4
 
 

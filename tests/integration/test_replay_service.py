@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from replay_shards import LONG_SECONDS, connect, make_table, numbered, until, wr
 
 from buffer_server.client import ReplayClient
 from buffer_server.connection import Connection
+from buffer_server.draws import DrawRequest
 from buffer_server.rate_limiter import RateLimiter
 from buffer_server.server import ReplayServer, ServerConfig
 from buffer_server.service import SavedCheckpoint
@@ -29,17 +31,16 @@ from repertory.protocols import Replay
 from repertory.types import ColumnSpec, Sample
 
 Serve = Callable[..., ReplayServer]
-PIPELINED = {"prefetch": 3, "insert_window_bytes": 2**20}
 
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
     servers = []
 
-    def start(*tables: Table, save: Any = None, **settings: Any) -> ReplayServer:
+    def start(*tables: Table, checkpoints: Any = None, **settings: Any) -> ReplayServer:
         address = f"unix:{tmp_path}/{len(servers)}.sock"
         config = ServerConfig(**{"address": address, **settings})
-        server = ReplayServer(tables, config, save)
+        server = ReplayServer(tables, config, checkpoints)
         servers.append(server)
         server.start()
         return server
@@ -81,21 +82,6 @@ def test_one_seed_gives_the_samples_of_the_table_itself(
     with connect(server, **token) as client:
         for here, there in zip(expected, learn(client, np.random.default_rng(1)), strict=True):
             assert_same(here, there)
-
-
-def test_prefetched_samples_come_in_the_tables_order(serve: Serve) -> None:
-    table = make_table("prioritized", seed=3)
-    server = serve(make_table("prioritized", seed=3))
-    with connect(server, **PIPELINED) as client:
-        for first in range(0, 500, 50):
-            client.insert(numbered(first, 50))
-            table.insert(numbered(first, 50))
-        client.flush()
-        for size in (8, 8, 8, 64, 64):
-            sample = client.sample(size, timeout_seconds=LONG_SECONDS)
-            assert sample.batch.reward.tolist() == [float(key) for key in sample.keys]
-            if size == 8:  # with another size what was under way is given up
-                assert_same(sample, table.sample(8, timeout_seconds=0.0))
 
 
 def test_a_repeated_insert_is_acknowledged_and_not_done_twice(serve: Serve) -> None:
@@ -140,52 +126,8 @@ def lose_first_answer(client: ReplayClient) -> None:
     client._connection._channel = Channel()  # type: ignore[assignment]
 
 
-def test_inserts_under_way_survive_a_restart_of_the_shard(serve: Serve) -> None:
-    table = make_table(capacity=10_000)
-    first = serve(table)
-    settings = {**PIPELINED, "longest_pause_seconds": 0.1}
-    with connect(first, **settings) as client:
-        for step in range(20):
-            client.insert(numbered(10 * step, 10))
-        first.stop(grace_seconds=0.0)
-        for step in range(20, 40):
-            client.insert(numbered(10 * step, 10))
-        restored = make_table(capacity=10_000)
-        restored.load_arrays(table.arrays())
-        serve(restored, address=first.address)
-        client.flush(timeout_seconds=LONG_SECONDS)
-    numbers = sorted(restored.arrays()["storage/columns/reward"].tolist())
-    assert numbers == list(range(400))
-
-
-def test_the_window_of_inserts_is_bounded(serve: Serve) -> None:
-    limiter = RateLimiter(min_size=1, samples_per_insert=1.0, error_buffer=8.0)
-    table = make_table(limiter=limiter)
-    with connect(serve(table), insert_window_bytes=4096) as client:
-        with pytest.raises(ReplayTimeout, match=r"not acknowledged: .* must wait for more samples"):
-            insert_eights(client, times=100)
-        client.configure_limiter(min_size=1)
-        client.flush()
-        assert 16 <= table.size <= 8 * 12  # some were under way, and never more than 4096 bytes
-
-
-def insert_eights(client: ReplayClient, times: int) -> None:
-    for step in range(times):
-        client.insert(numbered(8 * step, 8), timeout_seconds=1.0)
-
-
-def test_a_pipelined_insert_that_is_refused_is_raised_by_the_next_call(serve: Serve) -> None:
-    with connect(serve(make_table("prioritized")), **PIPELINED) as client:
-        client.insert(numbered(0, 2), np.array([1.0, -1.0]))
-        with pytest.raises(UsageError, match=r"priority -1\.0 at place 1"):
-            client.flush()
-        client.insert(numbered(0, 2))
-        client.flush()
-
-
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_a_caller_hears_why_it_waited_in_vain(prefetch: int, serve: Serve) -> None:
-    with connect(serve(make_table(limiter=RateLimiter(min_size=9))), prefetch=prefetch) as client:
+def test_a_caller_hears_why_it_waited_in_vain(serve: Serve) -> None:
+    with connect(serve(make_table(limiter=RateLimiter(min_size=9)))) as client:
         client.insert(numbered(0, 4))
         with pytest.raises(ReplayTimeout, match="only 4 of the first 9 items"):
             client.sample(2, timeout_seconds=0.2)
@@ -196,7 +138,7 @@ def test_a_caller_hears_why_it_waited_in_vain(prefetch: int, serve: Serve) -> No
 def test_the_reason_also_comes_within_a_plain_grpc_deadline(serve: Serve) -> None:
     server = serve(make_table(limiter=RateLimiter(min_size=9)))
     with connect(server) as client, grpc.insecure_channel(server.address) as channel:
-        request = client._sample_request(2, LONG_SECONDS)
+        request = client._table.sample_request(DrawRequest(2), LONG_SECONDS).SerializeToString()
         call = channel.unary_unary("/repertory.replay.v1.Replay/Sample")
         with pytest.raises(grpc.RpcError) as caught:
             call(request, timeout=0.5, metadata=(("repertory-protocol", "1"),))
@@ -204,12 +146,11 @@ def test_the_reason_also_comes_within_a_plain_grpc_deadline(serve: Serve) -> Non
     assert "only 0 of the first 9 items" in caught.value.details()
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_a_live_change_releases_who_waits(prefetch: int, serve: Serve) -> None:
+def test_a_live_change_releases_who_waits(serve: Serve) -> None:
     server = serve(make_table(limiter=RateLimiter(min_size=100)))
     with (
         connect(server) as operator,
-        connect(server, caller="learner", prefetch=prefetch) as client,
+        connect(server, caller="learner") as client,
         ThreadPoolExecutor() as pool,
     ):
         operator.insert(numbered(0, 10))
@@ -241,15 +182,14 @@ def test_a_caller_that_hangs_up_takes_nothing_from_a_queue(serve: Serve) -> None
     table = make_table("fifo")
     server = serve(table)
     with connect(server) as other:
-        for prefetch in (0, 2):
-            client = connect(server, prefetch=prefetch, attempts=1)
-            with ThreadPoolExecutor() as pool:
-                waiting = pool.submit(client.sample, 2, timeout_seconds=LONG_SECONDS)
-                until(lambda: table.statistics().blocked)
-                client.close()
-                with pytest.raises(RepertoryError):
-                    waiting.result(LONG_SECONDS)
-            until(lambda: not table.statistics().blocked)
+        client = connect(server, attempts=1)
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(client.sample, 2, timeout_seconds=LONG_SECONDS)
+            until(lambda: table.statistics().blocked)
+            client.close()
+            with pytest.raises(RepertoryError):
+                waiting.result(LONG_SECONDS)
+        until(lambda: not table.statistics().blocked)
         other.insert(numbered(0, 2))
         sample = other.sample(2, timeout_seconds=LONG_SECONDS)
         assert sample.batch.reward.tolist() == [0.0, 1.0]
@@ -278,22 +218,12 @@ def test_a_shard_that_is_not_there_is_tried_again_and_then_named(tmp_path: Path)
 
     server = ReplayServer([make_table()], ServerConfig(address=f"unix:{tmp_path}/s"))
     with server, connect(server, attempts=4, longest_pause_seconds=0.3) as client:
-        client._connection = Counted(client.config)
+        client._connection = Counted(server.address, client.config)
         server.stop(grace_seconds=0.0)
         with pytest.raises(ReplayUnavailable, match=r"not there .* is it running"):
             client.statistics()
     assert len(tried) == 3
     assert all(0 <= seconds <= 0.3 for seconds in tried)
-
-
-def test_too_many_streams_are_refused(serve: Serve) -> None:
-    table = make_table()
-    table.insert(numbered(0, 10))
-    server = serve(table, max_streams=1)
-    with connect(server, prefetch=1) as one, connect(server, prefetch=1) as other:
-        one.sample(2, timeout_seconds=LONG_SECONDS)
-        with pytest.raises(ReplayOverload, match="1 streams are open already"):
-            other.sample(2, timeout_seconds=LONG_SECONDS)
 
 
 def test_other_tables_and_signatures_are_refused(serve: Serve) -> None:
@@ -304,7 +234,7 @@ def test_other_tables_and_signatures_are_refused(serve: Serve) -> None:
         wrong = {**client.signature, "reward": ColumnSpec("<f8", ())}
         with pytest.raises(ReplayMismatch, match="another environment"):
             ReplayClient(client.config, wrong)
-        client._signature_hash ^= 1
+        client._table = replace(client._table, signature_hash=1)
         for call in (
             lambda: client.insert(numbered(0, 1)),
             lambda: client.sample(1, timeout_seconds=0.0),
@@ -317,7 +247,7 @@ def test_what_is_too_large_is_refused_on_both_ways(serve: Serve) -> None:
     with connect(serve(make_table(capacity=10_000), max_message_bytes=2**16)) as client:
         with pytest.raises(ReplayOverload, match="insert smaller batches"):
             client.insert(numbered(0, 5000))
-        client._max_message_bytes = 2**30  # a client that does not know
+        client._table = replace(client._table, max_message_bytes=2**30)  # it does not know
         with pytest.raises(ReplayOverload):
             client.insert(numbered(0, 5000))
         client.insert(numbered(0, 10))
@@ -329,6 +259,10 @@ def test_a_checkpoint_is_written_by_whoever_was_given(serve: Serve, tmp_path: Pa
     client = connect(serve(make_table()))
     with client, pytest.raises(ReplayMismatch, match="no checkpoint directory"):
         client.checkpoint(timeout_seconds=LONG_SECONDS)
-    saved = SavedCheckpoint(tmp_path / "saved", 3, 4)
-    with connect(serve(make_table(), save=lambda: saved)) as client:
-        assert client.checkpoint(timeout_seconds=LONG_SECONDS) == str(saved.path)
+
+    class Written:
+        def save(self) -> SavedCheckpoint:
+            return SavedCheckpoint(tmp_path / "saved", 3, 4, 0.5)
+
+    with connect(serve(make_table(), checkpoints=Written())) as client:
+        assert client.checkpoint(timeout_seconds=LONG_SECONDS) == str(tmp_path / "saved")

@@ -362,6 +362,7 @@ def test_unknown_key_far_from_all_is_refused_with_all():
         ("env.vector", "threads", "'sync' or 'async'", "'sync'"),
         ("env.max_episode_steps", 0, "greater than or equal to 1", "None"),
         ("replay.capacity", 0, "greater than or equal to 1", "1000000"),
+        ("replay.capacity_bytes", 0, "greater than or equal to 1", "None"),
         ("evaluation.episodes", 0, "greater than or equal to 1", "10"),
         ("checkpoint.keep", 0, "greater than or equal to 1", "3"),
         ("log.every", 0, "greater than or equal to 1", "1000"),
@@ -544,6 +545,11 @@ def test_scientific_notation_in_a_file_reaches_broken_numbers(write):
 
 def test_scientific_notation_in_a_file_reaches_whole_numbers(write):
     assert resolve("Pendulum-v1", ["td3"], file=write("steps: 1e6")).steps == 1_000_000
+
+
+def test_bytes_may_be_written_in_scientific_notation(write):
+    file = write("replay: {capacity_bytes: 8e9}")
+    assert resolve("Pendulum-v1", ["td3"], file=file).replay.capacity_bytes == 8_000_000_000
 
 
 # Every field is read

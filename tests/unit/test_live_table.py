@@ -197,3 +197,38 @@ def test_a_checkpoint_from_before_there_were_writers_is_restored() -> None:
     np.testing.assert_array_equal(
         restored.sample(8, timeout_seconds=0.0).keys, table.sample(8, timeout_seconds=0.0).keys
     )
+
+
+def test_dismissing_a_caller_that_does_not_wait_does_not_wait_for_the_table() -> None:
+    table, caller = make_table(limiter=RateLimiter(min_size=9)), Caller("learner")
+    with ThreadPoolExecutor(1) as pool, table._changed:  # somebody is at the table
+        pool.submit(table.dismiss, caller, "it hung up").result(LONG_SECONDS)
+    with pytest.raises(CallerDismissed, match="it hung up"):
+        table.draw(DrawRequest(2), timeout_seconds=LONG_SECONDS, caller=caller)
+
+
+def test_the_time_that_callers_waited_is_counted() -> None:
+    table, caller = make_table(limiter=RateLimiter(min_size=9)), Caller("learner")
+    with pytest.raises(ReplayTimeout):
+        table.draw(DrawRequest(2), timeout_seconds=0.05, caller=caller)
+    table.insert(numbered(0, 9))
+    table.draw(DrawRequest(2), timeout_seconds=0.05, caller=caller)  # at once
+    statistics = table.statistics()
+    assert statistics.insert_wait_seconds == 0.0
+    assert 0.05 <= statistics.sample_wait_seconds < LONG_SECONDS
+    assert caller.waited_seconds == statistics.sample_wait_seconds
+
+
+def test_statistics_say_what_is_gone_and_how_old_the_rest_is() -> None:
+    table = make_table("mixture", 10)
+    assert table.statistics().newest_age_seconds is None
+    for first in (0, 8):
+        table.insert(numbered(first, 8))
+    statistics = table.statistics()
+    assert (statistics.inserted, statistics.size, statistics.evicted) == (16, 10, 6)
+    assert statistics.newest_age_seconds is not None
+    assert statistics.oldest_age_seconds is not None
+    assert 0 <= statistics.newest_age_seconds <= statistics.oldest_age_seconds < LONG_SECONDS
+    # Every numbered item is its own policy's.
+    live = {share.policy_id: share.newest_version for share in statistics.policies if share.items}
+    assert live == {number: number for number in range(6, 16)}

@@ -14,14 +14,13 @@ from hypothesis.extra import numpy as hnp
 from replay_shards import encode_batch, encode_column, numbered
 
 from buffer_server import wire
-from buffer_server.callers import Blocked
 from buffer_server.draws import Draw, DrawRequest, Population, Selection
 from buffer_server.proto import replay_pb2 as pb
-from buffer_server.statistics import TableStatistics
 from repertory.errors import UsageError
 from repertory.types import ColumnSpec, TransitionBatch
 
 SIGNATURE = numbered(0, 1).signature()
+MAX_BYTES = 2**20
 
 
 def through_bytes(message: Any) -> Any:
@@ -53,7 +52,7 @@ def test_every_dtype_and_shape_comes_back_bit_for_bit(array: np.ndarray) -> None
 @given(st.integers(0, 40))
 def test_batches_come_back(count: int) -> None:
     request = pb.InsertRequest(columns=encode_batch(numbered(7, count)))
-    columns = wire.decode_columns(through_bytes(request).columns, SIGNATURE)
+    columns = wire.read_items(through_bytes(request), SIGNATURE, MAX_BYTES)
     assert_same(TransitionBatch.from_columns(columns), numbered(7, count))
 
 
@@ -69,7 +68,7 @@ def drawn(selection: Selection) -> Draw:
 
 def test_samples_come_back_and_belong_to_the_caller() -> None:
     draw = drawn(Selection(np.arange(4), np.array([0.1, 0.2, 0.4, 0.3]), beta=0.5))
-    back = wire.decode_draw(through_bytes(wire.encode_draw(draw)), SIGNATURE)
+    back = wire.decode_draw(through_bytes(wire.encode_draw(draw)), SIGNATURE, MAX_BYTES)
     assert back.population == draw.population
     back, sample = back.sample(), draw.sample()
     assert_same(back.batch, sample.batch)
@@ -80,7 +79,8 @@ def test_samples_come_back_and_belong_to_the_caller() -> None:
 
 
 def test_received_inserts_are_not_copied() -> None:
-    columns = wire.decode_columns(encode_batch(numbered(0, 4)), SIGNATURE)
+    request = pb.InsertRequest(columns=encode_batch(numbered(0, 4)))
+    columns = wire.read_items(request, SIGNATURE, MAX_BYTES)
     assert not any(column.flags.owndata for column in columns.values())
 
 
@@ -133,12 +133,12 @@ def test_what_does_not_fit_is_refused_by_name(
     columns = encode_batch(numbered(0, 4))
     change(columns)
     with pytest.raises(UsageError, match=message):
-        wire.decode_columns(columns, SIGNATURE)
+        wire.read_items(pb.InsertRequest(columns=columns), SIGNATURE, MAX_BYTES)
 
 
 def test_no_columns_at_all_are_refused() -> None:
     with pytest.raises(UsageError, match="observation, action, reward"):
-        wire.decode_columns([], SIGNATURE)
+        wire.read_items(pb.InsertRequest(), SIGNATURE, MAX_BYTES)
 
 
 @pytest.mark.parametrize("shape", [[], [2, 2], [5]])
@@ -151,7 +151,7 @@ def test_keys_have_one_axis_and_its_length(shape: list[int]) -> None:
 def test_a_sample_without_all_its_probabilities_is_refused() -> None:
     draw = drawn(Selection(np.arange(4), np.ones(3)))
     with pytest.raises(UsageError, match="4 items came with 4 keys, 3 probabilities"):
-        wire.decode_draw(wire.encode_draw(draw), SIGNATURE)
+        wire.decode_draw(wire.encode_draw(draw), SIGNATURE, MAX_BYTES)
 
 
 @given(
@@ -191,17 +191,3 @@ def test_signatures_come_back() -> None:
     back = wire.decode_signature(wire.encode_signature(SIGNATURE))
     assert back == SIGNATURE
     assert wire.signature_hash(back) == wire.signature_hash(SIGNATURE)
-
-
-@pytest.mark.parametrize("ratio", [None, 4.0])
-def test_statistics_come_back(ratio: float | None) -> None:
-    blocked = (Blocked("actor-1", "insert", 3, 1.5, "it is full"),)
-    buffer = None if ratio is None else 64.0
-    table = TableStatistics(1, 10, 30, 300, 7, 8, 9, 2, ratio, buffer, -3.5, blocked)
-    response = pb.StatisticsResponse(
-        tables=[wire.encode_statistics("replay", table)], open_streams=2, draining=True
-    )
-    back = wire.decode_statistics(through_bytes(response))
-    assert back.tables == {"replay": table}
-    assert back.open_streams == 2
-    assert back.draining
