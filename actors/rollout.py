@@ -206,11 +206,30 @@ class Rollout:
         self._stepper.env.close()
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerPlace:
+    """Which of several rollout processes this is, and how often it was started."""
+
+    index: int
+    incarnation: int  # from 1
+
+
 def rollout_for(
-    config: RunConfig, learner_config: LearnerConfig, spec: EnvSpec, policy: Policy
+    config: RunConfig,
+    learner_config: LearnerConfig,
+    spec: EnvSpec,
+    policy: Policy,
+    worker: WorkerPlace | None = None,
 ) -> Rollout:
-    """The rollout that a learner's settings ask for, in environments of its own."""
+    """The rollout that a learner's settings ask for, in environments of its own.
+
+    Each worker, and each start of it, plays episodes of its own; the first start of the first one
+    plays those of a local run. A worker's environments are made anew when they break.
+    """
     copies = config.env.copies
+    seed = config.seed
+    if worker is not None and (worker.index, worker.incarnation) != (0, 1):
+        seed = derive_seed(config.seed, "worker", worker.index, worker.incarnation)
     assembler: Assembler
     if isinstance(learner_config, OffPolicyConfig):
         assembler = NStep(learner_config.n_step, learner_config.gamma)
@@ -223,12 +242,14 @@ def rollout_for(
         random_steps = 0
     exploration = lookup("exploration", exploration_config.name)
     return Rollout(
-        make_vector_env(config.env, copies=copies, seed=config.seed, role="rollout"),
+        make_vector_env(
+            config.env, copies=copies, seed=seed, role="rollout", guarded=worker is not None
+        ),
         spec,
         policy,
         exploration(exploration_config, spec, copies),
         assembler,
-        rng=np.random.default_rng(derive_seed(config.seed, "rollout")),
+        rng=np.random.default_rng(derive_seed(seed, "rollout")),
         random_steps=random_steps,
         return_gamma=learner_config.gamma if learner_config.normalize_reward else None,
     )

@@ -78,7 +78,8 @@ class OnPolicyConfig(LearnerConfig):
 
 class ReplayConfig(Settings):
     capacity: int = Field(default=1_000_000, ge=1)  # transitions
-    capacity_bytes: int | None = Field(default=None, ge=1)  # whichever is reached first; 8e9 is fine
+    # Whichever of the two is reached first; 8e9 is fine.
+    capacity_bytes: int | None = Field(default=None, ge=1)
     sampler: SamplerSettings = part_default("uniform")
     transport: Literal["local", "grpc"] = "local"  # how a --local run reaches its replay
 
@@ -92,6 +93,28 @@ class CheckpointConfig(Settings):
     every: int = Field(default=10_000, ge=1)  # environment steps
     keep: int = Field(default=3, ge=1)
     replay: bool = True  # whether what was experienced is saved with the learner
+
+
+class RestartConfig(Settings):
+    """How patient the supervisor of a distributed run is with its processes."""
+
+    first_pause_seconds: float = Field(default=0.5, gt=0)  # doubles with each failure in a row
+    longest_pause_seconds: float = Field(default=30.0, gt=0)
+    healthy_seconds: float = Field(default=30.0, gt=0)  # up for so long, failures are forgotten
+    max_failures: int = Field(default=8, ge=1)  # in a row
+    start_seconds: float = Field(default=180.0, gt=0)  # until the first sign of life
+    silence_seconds: float = Field(default=60.0, gt=0)  # without a sign of life
+
+
+class TopologyConfig(Settings):
+    """How a distributed run is laid out; `auto` is worked out from the machines there are."""
+
+    actors: Annotated[int, Field(ge=0, le=100_000)] | Literal["auto"] = "auto"
+    shards: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
+    send_items: int = Field(default=64, ge=1)  # that an actor gathers for one message
+    publish_every: int = Field(default=20, ge=1)  # updates; on-policy learners publish each
+    max_lag: int = Field(default=0, ge=0, le=64)  # on-policy: rounds that actors may run ahead
+    restarts: RestartConfig = Field(default_factory=RestartConfig)
 
 
 class LogConfig(Settings):
@@ -120,6 +143,7 @@ class RunConfig(Settings):
     replay: ReplayConfig = Field(default_factory=ReplayConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    topology: TopologyConfig = Field(default_factory=TopologyConfig)
     log: LogConfig = Field(default_factory=LogConfig)
     callbacks: tuple[str, ...] = ()  # `package.module:Callback`
 
@@ -180,6 +204,7 @@ def resolve(
                 ("replay", ReplayConfig),
                 ("evaluation", EvaluationConfig),
                 ("checkpoint", CheckpointConfig),
+                ("topology", TopologyConfig),
                 ("log", LogConfig),
             )
         },

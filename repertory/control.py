@@ -66,6 +66,15 @@ class ControlAddress:
     url: str  # redis://host:port/0, rediss://..., unix:///path
     password_file: Path | None = None
 
+    def to_json(self) -> dict[str, str | None]:
+        file = self.password_file
+        return {"url": self.url, "password_file": None if file is None else str(file.resolve())}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, str | None]) -> ControlAddress:
+        file = document["password_file"]
+        return cls(str(document["url"]), None if file is None else Path(file))
+
     def connect(self, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Any:
         """A `redis.Redis` that speaks str (its own types say bytes or str); nothing is sent yet."""
         password = None if self.password_file is None else self.password_file.read_text().strip()

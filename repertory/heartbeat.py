@@ -48,7 +48,9 @@ class Heartbeat:
         self._reports: deque[Callable[[], None]] = deque(maxlen=REPORTS_KEPT)
         self._progress_at = time.time()
         self._away = False
-        self._stopped = threading.Event()
+        self._always = False
+        self._stopped = False
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._thread.start()
 
@@ -56,11 +58,15 @@ class Heartbeat:
         """The work goes on. Cheap enough for every step."""
         self._progress_at = time.time()
 
-    def count(self, **counts: int) -> None:
-        """Adds to the run's counters, with the next beat."""
-        with self._lock:
-            for name, count in counts.items():
-                self._counts[name] = self._counts.get(name, 0) + count
+    def keep_progressing(self) -> None:
+        """For processes that serve: as long as they can speak, they are well."""
+        self._always = True
+
+    def count(self, *, soon: bool = False, **counts: int) -> None:
+        """Adds to the run's counters, with the next beat; soon: that comes at once."""
+        self._keep(counts)
+        if soon:
+            self._wake.set()
 
     def event(self, kind: str, **details: Any) -> None:
         name = self._name
@@ -72,15 +78,25 @@ class Heartbeat:
 
     def close(self) -> None:
         """One last beat, then silence."""
-        self._stopped.set()
+        self._stopped = True
+        self._wake.set()
         self._thread.join(timeout=10.0)
 
+    def _keep(self, counts: Mapping[str, int]) -> None:
+        with self._lock:
+            for name, count in counts.items():
+                self._counts[name] = self._counts.get(name, 0) + count
+
     def _beat(self) -> None:
-        while not self._stopped.wait(self._every_seconds):
+        while not self._stopped:
+            self._wake.wait(self._every_seconds)
+            self._wake.clear()
             self._report()
         self._report()
 
     def _report(self) -> None:
+        if self._always:
+            self.progress()
         try:
             self._control.heartbeat(self._name, self._member())
             with self._lock:
@@ -89,7 +105,7 @@ class Heartbeat:
                 if counts:
                     self.totals = {**self.totals, **self._control.add(**counts)}
             except ControlUnavailable:
-                self.count(**counts)
+                self._keep(counts)
                 raise
             while self._reports:
                 self._reports[0]()

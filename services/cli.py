@@ -18,8 +18,10 @@ import tyro
 from tyro.conf import Positional, UseAppendAction, arg
 
 from repertory.errors import RepertoryError, UsageError
+from services.buffer_server_command import BufferServerOptions
 
 if TYPE_CHECKING:
+    from services.launcher import Cluster
     from services.local_run import RunResult
     from services.progress import Reporter
 
@@ -40,7 +42,9 @@ def train(
     algo: Text = None,
     steps: Whole = None,
     seed: Whole = None,
+    actors: Whole = None,
     envs_per_actor: Whole = None,
+    shards: Whole = None,
     device: Text = None,
     run_dir: Folder = None,
     config: File = None,
@@ -49,6 +53,10 @@ def train(
     replay: Annotated[
         Literal["local", "grpc"] | None, arg(metavar="local|grpc", help_behavior_hint="")
     ] = None,
+    address: Annotated[str | None, arg(metavar="HOST:PORT", help_behavior_hint="")] = None,
+    token_file: File = None,
+    redis_url: Annotated[str | None, arg(metavar="URL", help_behavior_hint="")] = None,
+    redis_password_file: File = None,
     dry_run: bool = False,
     resume: Literal["auto", "never"] = "never",
     overwrite: bool = False,
@@ -61,7 +69,9 @@ def train(
             Default: sac for continuous actions, ppo for the others.
         steps: Environment steps over all copies.
         seed: Of everything random; --local runs with one seed are equal to the bit.
+        actors: Rollout processes; default: as many as the machines have cores for.
         envs_per_actor: Copies of the environment stepped side by side.
+        shards: Replay processes; default: by the number of cores.
         device: auto, cpu, cuda or cuda:N.
         run_dir: Where everything goes; default runs/ENV_ALGO_SEED_TIME.
         config: A YAML file of settings.
@@ -69,6 +79,10 @@ def train(
         local: Everything in one process, reproducible to the bit.
         replay: How a --local run reaches its replay: as an object, or over gRPC through a socket;
             the results are the same.
+        address: The head of a running Ray cluster; default: Ray is started here.
+        token_file: The token of that cluster.
+        redis_url: A Redis or Valkey of your own; default: one is started here.
+        redis_password_file: Its password.
         dry_run: Check everything, print the resolved settings, start nothing.
         resume: auto goes on with the run in the run directory, if there is one.
         overwrite: Replace a run that is already in the run directory.
@@ -83,6 +97,8 @@ def train(
         "env.copies": envs_per_actor,
         "device": device,
         "replay.transport": replay,
+        "topology.actors": actors,
+        "topology.shards": shards,
     }
     overrides |= {key: value for key, value in flags.items() if value is not None}
     algorithms = algo.split(",") if algo else []
@@ -96,12 +112,14 @@ def train(
         print(f"# {spec.env_id}: {spec.observation_kind} observations {spec.observation_shape},")
         print(f"# {spec.action_kind} actions {spec.action_sizes}; would train in {run_dir}")
         return
-    if not local:
-        raise UsageError("this version trains in one process: add --local")
+    cluster = None if local else _cluster(address, token_file, redis_url, redis_password_file)
     if resume == "auto" and (run_dir / "checkpoints").is_dir():
-        _summarise(launcher.resume(run_dir, _reporter(), steps=resolved.steps))
+        result = launcher.resume(run_dir, _reporter(), steps=resolved.steps, cluster=cluster)
     else:
-        _summarise(launcher.train(resolved, run_dir, _reporter(), overwrite=overwrite))
+        result = launcher.train(
+            resolved, run_dir, _reporter(), cluster=cluster, overwrite=overwrite
+        )
+    _summarise(result)
 
 
 @app.command(name="resume")
@@ -115,6 +133,60 @@ def resume_run(run: Run, /, steps: Whole = None) -> None:
     from services import launcher
 
     _summarise(launcher.resume(run, _reporter(), steps=steps))
+
+
+@app.command
+def status(run: Run, /, json_: Annotated[bool, arg(name="json")] = False) -> None:
+    """Show the processes of a distributed run: where each is, what it does, how it fares.
+
+    Args:
+        run: The run directory.
+        json_: Print one JSON object.
+    """
+    from services.run_status import print_status, read_status
+
+    found = read_status(run)
+    if json_:
+        print(json.dumps(found.to_json()))
+    else:
+        print_status(found)
+
+
+@app.command
+def scale(run: Run, /, actors: int) -> None:
+    """Change the number of rollout processes of a distributed run while it goes on.
+
+    Args:
+        run: The run directory.
+        actors: How many there shall be.
+    """
+    if actors < 0:
+        raise UsageError(f"--actors {actors} is refused: give 0 or more")
+    _tell(run, "scale", actors=actors)
+    print(f"{run}: {actors} actors")
+
+
+@app.command
+def stop(run: Run, /) -> None:
+    """Let a distributed run write a checkpoint and end.
+
+    Args:
+        run: The run directory.
+    """
+    _tell(run, "stop")
+    print(f"{run}: stopping; go on with `repertory resume {run}`")
+
+
+@app.command
+def pause(run: Run, /, off: bool = False) -> None:
+    """Hold a distributed run where it is.
+
+    Args:
+        run: The run directory.
+        off: Let it go on.
+    """
+    _tell(run, "resume" if off else "pause")
+    print(f"{run}: {'going on' if off else 'paused'}")
 
 
 @app.command(name="eval")
@@ -243,6 +315,14 @@ def export(
         print(path)
 
 
+@app.command(name="buffer-server")
+def buffer_server(options: Annotated[BufferServerOptions, arg(name="")]) -> None:
+    """Serve one shard of a replay: tables on a socket or a port, with checkpoints and metrics."""
+    from services import buffer_server_command
+
+    buffer_server_command.run(options)
+
+
 @app.command
 def algorithms() -> None:
     """List the algorithms: what data they learn from, and where they fit."""
@@ -304,6 +384,29 @@ def _fitting_algorithm(env: str | None, config: Path | None, overrides: dict[str
     env_settings = {key: value for key, value in overrides.items() if key.startswith("env.")}
     # The environment's own settings are the same whatever the algorithm; ppo fits all of them.
     return default_algorithm(probe(resolve(env, ["ppo"], file=config, overrides=env_settings).env))
+
+
+def _cluster(
+    address: str | None,
+    token_file: Path | None,
+    redis_url: str | None,
+    redis_password_file: Path | None,
+) -> Cluster:
+    from repertory.control import ControlAddress
+    from services.launcher import Cluster
+
+    if address is not None and token_file is None:
+        raise UsageError(f"--address {address} takes --token-file: the token of that Ray cluster")
+    redis = None if redis_url is None else ControlAddress(redis_url, redis_password_file)
+    return Cluster(address, token_file, redis)
+
+
+def _tell(run: Path, command: str, **arguments: object) -> None:
+    """Waits for the answer of the run."""
+    from services.topology import control_of
+
+    control = control_of(run)
+    control.await_reply(control.send(command, **arguments), timeout_seconds=30.0)
 
 
 def _reporter() -> Reporter:

@@ -1,18 +1,27 @@
-"""Starts a run, or goes on with one: everything that can be refused is refused before it starts."""
+"""Starts a run, or goes on with one: everything that can be refused is refused before it starts.
+
+A run is local, all in one process, or distributed (`services.topology`); which of the two a run
+directory holds is known by its control folder, so that `resume` goes on the same way.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from repertory.checkpoints import Checkpoint
 from repertory.config import RunConfig
+from repertory.control import ControlAddress
 from repertory.envs import probe
 from repertory.errors import RepertoryError, UsageError
 from repertory.parts import load_attribute
 from repertory.protocols import Callback
 from repertory.specs import EnvSpec
+from services import topology
 from services.fit import check_fit, choose_device
 from services.local_run import LocalRun, RunResult
 from services.progress import Reporter
@@ -39,18 +48,31 @@ def default_run_dir(config: RunConfig) -> Path:
     return Path("runs") / f"{env}_{'+'.join(config.learners)}_seed{config.seed}_{moment}"
 
 
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where a distributed run takes place: by default on this machine, with servers of its own."""
+
+    ray_address: str | None = None
+    ray_token_file: Path | None = None
+    redis: ControlAddress | None = None
+
+
 def train(
     config: RunConfig,
     run_dir: Path,
     reporter: Reporter,
     *,
+    cluster: Cluster | None = None,
     callbacks: Sequence[Callback] = (),
     overwrite: bool = False,
 ) -> RunResult:
+    """Without a cluster everything happens in this process."""
     spec = check(config)
     hooks = [*callbacks, *_callbacks(config)]
     directory = RunDirectory.create(run_dir, config, overwrite=overwrite)
     try:
+        if cluster is not None:
+            return _launch(directory, spec, reporter, cluster, hooks, None)
         try:
             run = LocalRun(config, spec, directory, reporter, hooks)
         except RepertoryError:  # refused by a part before the first step: leave nothing behind
@@ -66,6 +88,7 @@ def resume(
     reporter: Reporter,
     *,
     steps: int | None = None,
+    cluster: Cluster | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> RunResult:
     """Goes on from the newest checkpoint that is whole, perhaps for more steps than planned."""
@@ -82,9 +105,32 @@ def resume(
         if checkpoint.env_steps >= config.steps:
             reporter.message("all of its steps are taken: --steps N asks for more")
         directory.update_config(config)
+        if (run_dir / topology.CONTROL_FOLDER).is_dir():
+            return _launch(directory, spec, reporter, cluster or Cluster(), hooks, checkpoint)
         return LocalRun(config, spec, directory, reporter, hooks, checkpoint).run()
     finally:
         directory.close()
+
+
+def _launch(
+    directory: RunDirectory,
+    spec: EnvSpec,
+    reporter: Reporter,
+    cluster: Cluster,
+    callbacks: Sequence[Callback],
+    checkpoint: Checkpoint | None,
+) -> RunResult:
+    return topology.launch(
+        directory,
+        spec,
+        reporter,
+        callbacks=callbacks,
+        checkpoint=checkpoint,
+        ray_address=cluster.ray_address,
+        ray_token_file=cluster.ray_token_file,
+        redis=cluster.redis,
+        user_paths=(os.getcwd(),),
+    )
 
 
 def _callbacks(config: RunConfig) -> list[Callback]:

@@ -7,14 +7,11 @@ for a seed, and a run that was killed goes on from its last checkpoint as if it 
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 import traceback
 from collections.abc import Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -26,6 +23,7 @@ from learner.loop import LearnerLoop
 from repertory.checkpoints import Checkpoint
 from repertory.config import LearnerConfig, OffPolicyConfig, OnPolicyConfig, RunConfig
 from repertory.errors import RepertoryError
+from repertory.freed_memory import keep_freed_memory
 from repertory.parts import lookup
 from repertory.policies.card import PolicyCard
 from repertory.protocols import Callback, Replay
@@ -37,6 +35,7 @@ from services.local_shard import LocalShard
 from services.progress import Reporter
 from services.run_directory import RunDirectory
 from services.run_record import RunRecord
+from services.signals import stop_on_signals
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +71,7 @@ class LocalRun:
         self._learner_name, self._learner_config = next(iter(config.learners.items()))
 
         torch.set_num_threads(config.threads)
+        keep_freed_memory()
         learner_config = self._learner_config
         algorithm = lookup("algorithm", learner_config.algorithm)(
             learner_config,
@@ -114,7 +114,7 @@ class LocalRun:
             if self._shard is not None:
                 stack.callback(self._shard.close)
             stack.callback(record.close)
-            stack.enter_context(self._signals_stop_the_run())
+            stack.enter_context(stop_on_signals(self._stop_by_signal))
             self._reporter.start(title, record.status(self.env_steps, self._updates))
             stack.callback(self._reporter.stop)
             self._directory.record_event("started", env_steps=self.env_steps)
@@ -236,26 +236,9 @@ class LocalRun:
         else:
             logger.warning("%s holds no replay: it starts empty", checkpoint.path)
 
-    @contextmanager
-    def _signals_stop_the_run(self) -> Any:
-        """The first SIGINT or SIGTERM drains and checkpoints; a second SIGINT ends it at once."""
-
-        def stop(number: int, _frame: Any) -> None:
-            self._record.stop_reason = signal.Signals(number).name
-            self._reporter.message(
-                f"{self._record.stop_reason}: writing a checkpoint, then stopping"
-            )
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _stop_by_signal(self, name: str) -> None:
+        self._record.stop_reason = name
+        self._reporter.message(f"{name}: writing a checkpoint, then stopping")
 
 
 def _batch_size(config: RunConfig, learner_config: LearnerConfig) -> int:

@@ -16,20 +16,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
-from repertory.settings import Settings
+from repertory.config import RestartConfig
 
 Phase = Literal["waiting", "starting", "up", "ending", "finished", "given_up"]
-
-
-class RestartConfig(Settings):
-    first_pause_seconds: float = Field(default=0.5, gt=0)  # doubles with each failure in a row
-    longest_pause_seconds: float = Field(default=30.0, gt=0)
-    healthy_seconds: float = Field(default=30.0, gt=0)  # up for so long, failures are forgotten
-    max_failures: int = Field(default=8, ge=1)  # in a row
-    start_seconds: float = Field(default=180.0, gt=0)  # until the first sign of life
-    silence_seconds: float = Field(default=60.0, gt=0)  # without a sign of life
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,8 @@ class TorchPolicy(nn.Module):
 
     def load_weights(self, arrays: Mapping[str, Array]) -> None:
         try:
-            self.load_state_dict({name: torch.as_tensor(a) for name, a in arrays.items()})
+            # Copies: weights that many processes share are read-only, which torch does not know.
+            self.load_state_dict({name: torch.tensor(array) for name, array in arrays.items()})
         except RuntimeError as error:
             raise CheckpointError(
                 f"these weights do not fit the policy {self.config.name}: "

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from repertory.config import RestartConfig
 from services.supervisor import (
     End,
     GiveUp,
     Instruction,
     Observed,
-    RestartConfig,
     Start,
     Supervisor,
 )

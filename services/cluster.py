@@ -1,0 +1,101 @@
+"""Our way into Ray: a cluster of our own on this machine, or one that is there already.
+
+Ray core only. What we start listens on this machine alone, without dashboard. Ray puts the driver's
+folder first on the path of its workers: they get an empty one instead, so that nobody's `services/`
+or `actors/` takes the place of ours. `services.ray_environment` comes before this is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import ray
+
+from repertory.errors import RepertoryError, UsageError
+from services.plan import Machines
+
+LOOPBACK = "127.0.0.1"
+OBJECT_STORE_BYTES = 256 * 2**20  # weights, a few versions of each policy
+NAMESPACE = "repertory"
+
+
+class Cluster:
+    """Connected when made; `close` leaves, and ends what we started."""
+
+    def __init__(self, address: str | None = None, cores: int | None = None) -> None:
+        """Without an address Ray is started here, for this run alone."""
+        self._folder = Path(tempfile.mkdtemp(prefix="repertory-ray-"))  # sockets: a short path
+        try:
+            with _private_folder(self._folder):
+                self._connect(address, cores)
+        except BaseException:
+            self.close()
+            raise
+
+    def machines(self) -> Machines:
+        """All nodes together."""
+        resources = ray.cluster_resources()
+        return Machines(
+            cores=resources.get("CPU", 0.0),
+            memory_bytes=int(resources.get("memory", 0)),
+            gpus=resources.get("GPU", 0.0),
+        )
+
+    def close(self) -> None:
+        ray.shutdown()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _connect(self, address: str | None, cores: int | None) -> None:
+        if address is None:
+            ray.init(
+                address="local",
+                num_cpus=cores,
+                include_dashboard=False,
+                object_store_memory=OBJECT_STORE_BYTES,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                namespace=NAMESPACE,
+                _node_ip_address=LOOPBACK,
+                _temp_dir=str(self._folder / "ray"),
+            )
+            return
+        if address.startswith("ray://"):
+            raise UsageError(
+                f"--address {address} is refused: Ray's client protocol cannot watch processes; "
+                "give HOST:PORT of the head, from a machine of the cluster"
+            )
+        try:
+            ray.init(
+                address=address,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                namespace=NAMESPACE,
+            )
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise RepertoryError(
+                f"the Ray cluster at {address} does not let us in: {reason}; is it running, and is "
+                "the token the same?"
+            ) from error
+
+
+@contextlib.contextmanager
+def _private_folder(folder: Path) -> Iterator[None]:
+    """While Ray looks for the driver's folder and script, both are here."""
+    before, script = Path.cwd(), sys.argv[0]
+    private = folder / "empty"
+    private.mkdir()
+    os.chdir(private)
+    sys.argv[0] = str(private / "repertory")
+    try:
+        yield
+    finally:
+        os.chdir(before)
+        sys.argv[0] = script

@@ -1,0 +1,116 @@
+"""How a run is laid out on the machines there are: how many of what, and why.
+
+Pure arithmetic over what was asked for and what Ray reports; `--dry-run` prints it. A number that
+was asked for is taken; `auto` is worked out here, and each comes with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from repertory.config import OffPolicyConfig, RunConfig
+from repertory.errors import UsageError
+
+WORKER_BYTES = 250 * 2**20  # a rollout process with torch and a small environment
+LARGEST_SHARD_COUNT = 64
+CORES_PER_SHARD = 16  # one shard serves what so many cores of actors and learners produce
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """All nodes together."""
+
+    cores: float
+    memory_bytes: int
+    gpus: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Numbers of processes and what Ray should set aside for each."""
+
+    actors: int
+    shards: int
+    actor_cores: float
+    learner_cores: float
+    learner_gpus: Mapping[str, float]  # by learner
+    reasons: Mapping[str, str]  # by name of a number
+
+    def lines(self) -> list[str]:
+        """For people, in a fixed order."""
+        return [f"{name}: {reason}" for name, reason in self.reasons.items()]
+
+
+def make_plan(config: RunConfig, machines: Machines) -> Plan:
+    reasons: dict[str, str] = {}
+    gpus = _gpus(config, machines, reasons)
+    learner_cores = _learner_cores(config, machines, gpus, reasons)
+    actors = _actors(config, machines, learner_cores, reasons)
+    shards = _shards(config, machines, reasons)
+    spare = max(machines.cores - learner_cores * len(config.learners), machines.cores / 2)
+    # Ray refuses what does not fit, and a laptop runs more actors than it has cores on purpose.
+    actor_cores = round(min(1.0, spare / actors) if actors else 1.0, 4)
+    return Plan(actors, shards, actor_cores, learner_cores, gpus, reasons)
+
+
+def _gpus(config: RunConfig, machines: Machines, reasons: dict[str, str]) -> dict[str, float]:
+    learners = list(config.learners)
+    if config.device == "cpu" or (config.device == "auto" and machines.gpus < 1):
+        why = "device = cpu" if config.device == "cpu" else "there is none"
+        reasons["gpus"] = f"0, {why}"
+        return dict.fromkeys(learners, 0.0)
+    if machines.gpus < 1:
+        raise UsageError(
+            f"device = {config.device} is refused: there are {machines.gpus:g} GPUs; "
+            "use auto or cpu"
+        )
+    share = min(1.0, machines.gpus / len(learners))
+    reasons["gpus"] = (
+        f"{share:g} for each of {len(learners)} learners, of the {machines.gpus:g} there are"
+    )
+    return dict.fromkeys(learners, share)
+
+
+def _learner_cores(
+    config: RunConfig, machines: Machines, gpus: Mapping[str, float], reasons: dict[str, str]
+) -> float:
+    wanted = float(config.threads)
+    most = machines.cores / (2 * len(config.learners))
+    cores = max(min(wanted, most), 0.1)
+    limit = "" if cores == wanted else f", at most half of {machines.cores:g} cores for all"
+    reasons["cores of a learner"] = f"{cores:g}, threads = {config.threads}{limit}"
+    return round(cores, 4)
+
+
+def _actors(
+    config: RunConfig, machines: Machines, learner_cores: float, reasons: dict[str, str]
+) -> int:
+    asked = config.topology.actors
+    if asked != "auto":
+        reasons["actors"] = f"{asked}, as asked for"
+        return asked
+    free = machines.cores - learner_cores * len(config.learners)
+    by_cores = max(1, int(free))
+    by_memory = max(1, int(machines.memory_bytes / 2 // WORKER_BYTES))
+    actors = min(by_cores, by_memory)
+    limit = (
+        f"one for each of the {free:g} cores that learners leave"
+        if by_cores <= by_memory
+        else f"{WORKER_BYTES // 2**20} MB each in half of {machines.memory_bytes / 2**30:.0f} GiB"
+    )
+    reasons["actors"] = f"{actors}, {limit}; {config.env.copies} copies of the environment each"
+    return actors
+
+
+def _shards(config: RunConfig, machines: Machines, reasons: dict[str, str]) -> int:
+    asked = config.topology.shards
+    if asked != "auto":
+        reasons["shards"] = f"{asked}, as asked for"
+        return asked
+    if not any(isinstance(learner, OffPolicyConfig) for learner in config.learners.values()):
+        reasons["shards"] = "1, a queue of segments is small"
+        return 1
+    shards = min(LARGEST_SHARD_COUNT, max(1, round(machines.cores / CORES_PER_SHARD)))
+    reasons["shards"] = f"{shards}, one for every {CORES_PER_SHARD} of {machines.cores:g} cores"
+    return shards

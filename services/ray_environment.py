@@ -1,0 +1,35 @@
+"""What Ray reads from the environment when it is imported: so it is set before, and nowhere else.
+
+Every call to Ray is authenticated by a token, which lies in a file only its owner can read. Nothing
+is reported to its makers.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from pathlib import Path
+
+from repertory.errors import RepertoryError
+
+SECONDS_TO_CONNECT = 20
+
+
+def prepare(token_file: Path, *, make_token: bool) -> None:
+    """Before anything imports Ray. A token is made for a cluster of our own only."""
+    if make_token and not token_file.exists():
+        descriptor = os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+    if "ray" in sys.modules and os.environ.get("RAY_AUTH_MODE") != "token":
+        raise RepertoryError(
+            "Ray was imported before its token could be set: import repertory first, or set "
+            "RAY_AUTH_MODE=token in the environment"
+        )
+    os.environ.update(
+        RAY_AUTH_MODE="token",
+        RAY_AUTH_TOKEN_PATH=str(token_file.resolve()),
+        RAY_USAGE_STATS_ENABLED="0",
+        RAY_gcs_server_request_timeout_seconds=str(SECONDS_TO_CONNECT),
+    )

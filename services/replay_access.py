@@ -1,0 +1,100 @@
+"""Which tables the shards of a run hold, and how its processes reach them.
+
+Off-policy learners share one table; an on-policy learner has a queue of its own. The limiter of a
+table holds the ratio of updates to environment steps, whatever the speeds of both sides: it lets
+`updates_per_step * batch_size` items be sampled for each one that comes in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from buffer_server.sharded import ShardedConfig, ShardedReplay
+from buffer_server.table_config import LimiterConfig, TableConfig, table_config
+from repertory.config import LearnerConfig, OffPolicyConfig, OnPolicyConfig, RunConfig
+from repertory.seeding import derive_seed
+from repertory.specs import EnvSpec
+from repertory.types import ColumnSpec
+
+SHARED_TABLE = "replay"
+
+
+def table_name(learner: str, learner_config: LearnerConfig) -> str:
+    return learner if isinstance(learner_config, OnPolicyConfig) else SHARED_TABLE
+
+
+def batch_size(config: RunConfig, learner_config: LearnerConfig, actors: int) -> int:
+    """Items per update; an on-policy item is a segment, and an update takes one of every copy."""
+    if isinstance(learner_config, OffPolicyConfig):
+        return learner_config.batch_size
+    return config.env.copies * actors
+
+
+def shard_tables(
+    config: RunConfig,
+    spec: EnvSpec,
+    extras: Mapping[str, Mapping[str, ColumnSpec]],
+    *,
+    actors: int,
+    shards: int,
+    index: int,
+) -> dict[str, TableConfig]:
+    """The tables of one shard of several; `extras` are those of each learner's policy."""
+    tables: dict[str, TableConfig] = {}
+    for learner, learner_config in config.learners.items():
+        table = table_config(config, learner_config, spec, extras[learner])
+        seed = derive_seed(config.seed, "replay", index)
+        if isinstance(learner_config, OffPolicyConfig):
+            bytes_ = table.capacity_bytes
+            changes = {
+                "capacity": math.ceil(table.capacity / shards),
+                "capacity_bytes": None if bytes_ is None else math.ceil(bytes_ / shards),
+                "limiter": _limiter(config, learner_config, shards),
+                "seed": seed if index else table.seed,
+            }
+        else:
+            # Room for two rounds of all actors, wherever they go.
+            lag = config.topology.max_lag
+            changes = {"capacity": (2 + lag) * batch_size(config, learner_config, actors)}
+        tables[table_name(learner, learner_config)] = table.model_copy(update=changes)
+    return tables
+
+
+def _limiter(config: RunConfig, learner: OffPolicyConfig, shards: int) -> LimiterConfig:
+    samples_per_insert = learner.updates_per_step * learner.batch_size
+    # One message of an actor: what it gathers, and what the end of an episode adds to it.
+    largest_insert = config.topology.send_items + config.env.copies * learner.n_step
+    least = max(samples_per_insert * largest_insert, float(learner.batch_size), 1.0)
+    return LimiterConfig(
+        min_size=max(1, learner.learning_starts // shards),
+        samples_per_insert=samples_per_insert,
+        error_buffer=2 * least,
+    )
+
+
+def replay_for(
+    config: RunConfig,
+    learner: str,
+    addresses: Sequence[str],
+    *,
+    caller: str,
+    token_file: Path | None = None,
+    prefetch: int = 0,
+    seed: int = 0,
+    window_bytes: int = 4 * 2**20,
+) -> ShardedReplay:
+    return ShardedReplay(
+        ShardedConfig(
+            addresses=tuple(addresses),
+            table=table_name(learner, config.learners[learner]),
+            caller=caller,
+            token_file=token_file,
+            prefetch=prefetch,
+            seed=seed,
+            # An actor must feel the limiter: what is under way counts as not yet taken.
+            insert_window_bytes=window_bytes,
+            queue_bytes=window_bytes * len(addresses),
+        )
+    )

@@ -1,0 +1,188 @@
+"""How weights get from learners to actors: through Ray's object store, one copy for each node.
+
+A learner puts its arrays there and tells the hub where; the hub keeps the newest of each policy and
+wakes whoever asked for something newer. Actors on a node read the one copy without copying it, and
+never wait: they look whether an answer has come, between two steps. Versions never go back, and a
+learner that was replaced (an older epoch) is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from repertory.errors import RepertoryError
+from repertory.types import Array, WeightSnapshot
+
+logger = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 30.0  # the hub answers at least so often, if only that there is nothing new
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Where one version of a policy's weights is. In a list, Ray leaves a reference alone."""
+
+    policy: str
+    epoch: int
+    version: int
+    checksum: int
+    published_at: float  # seconds since the epoch
+    arrays: list[Any]  # one reference to {name: array}
+
+
+class WeightHub:
+    """The newest weights of every policy. A Ray actor, `services.hosts` makes it one."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, Published] = {}
+        self._changed = asyncio.Condition()
+
+    async def publish(self, published: Published) -> bool:
+        """False: a newer learner has taken over, or this version is not above the last."""
+        async with self._changed:
+            last = self._newest.get(published.policy)
+            if last is not None and (published.epoch, published.version) == (
+                last.epoch,
+                last.version,
+            ):
+                return True  # said again, in case this hub was started anew
+            if last is not None and (
+                published.epoch < last.epoch or published.version <= last.version
+            ):
+                return False
+            self._newest[published.policy] = published
+            self._changed.notify_all()
+            return True
+
+    async def newer(
+        self, known: Mapping[str, int], timeout_seconds: float = ANSWER_SECONDS
+    ) -> list[Published]:
+        """Of the policies asked for, those above the version known; waits for one."""
+
+        def found() -> list[Published]:
+            newest = (self._newest.get(policy) for policy in known)
+            return [one for one in newest if one is not None and one.version > known[one.policy]]
+
+        async with self._changed:
+            if found() or timeout_seconds <= 0:
+                return found()
+            try:
+                await asyncio.wait_for(
+                    self._changed.wait_for(lambda: bool(found())), timeout_seconds
+                )
+            except TimeoutError:
+                return []
+            return found()
+
+    async def versions(self) -> dict[str, int]:
+        return {policy: published.version for policy, published in self._newest.items()}
+
+
+class WeightSource:
+    """An actor's view of the hub, for one policy."""
+
+    def __init__(self, hub: Any, policy: str) -> None:
+        self._hub = hub
+        self._policy = policy
+        self._answer: Any = None
+        self.version = -1  # of what was handed out last
+        self.received_at = 0.0
+        self.published_at = 0.0
+
+    def newest(self) -> WeightSnapshot | None:
+        """Something newer than before, if it has come. Never waits."""
+        return self._take(0.0)
+
+    def wait(self, timeout_seconds: float) -> WeightSnapshot | None:
+        """The same, but waits for it."""
+        return self._take(timeout_seconds)
+
+    def _take(self, timeout_seconds: float) -> WeightSnapshot | None:
+        if self._answer is None:
+            self._answer = self._hub.newer.remote({self._policy: self.version})
+        ready, _ = ray.wait([self._answer], timeout=timeout_seconds)
+        if not ready:
+            return None
+        answer, self._answer = self._answer, None
+        try:
+            published = ray.get(answer)
+            if not published:
+                return None
+            newest = published[0]
+            arrays = ray.get(newest.arrays[0], timeout=60.0)
+        except ray.exceptions.RayError as error:  # the hub or the object's node is gone
+            logger.warning("no new weights: %s", type(error).__name__)
+            return None
+        snapshot = WeightSnapshot(self._policy, newest.version, arrays)
+        if snapshot.checksum != newest.checksum:
+            raise RepertoryError(
+                f"version {newest.version} of {self._policy} arrived with the checksum "
+                f"{snapshot.checksum:08x}, not {newest.checksum:08x}"
+            )
+        self.version = newest.version
+        self.published_at, self.received_at = newest.published_at, time.time()
+        return snapshot
+
+
+class WeightPublisher:
+    """A learner's way to the hub.
+
+    A version is the number of updates, unless a learner before has published more of them than the
+    checkpoint has that this one went on from: then all versions are moved above its last.
+    """
+
+    def __init__(self, hub: Any, policy: str, epoch: int, updates: int) -> None:
+        self._hub = hub
+        self._policy = policy
+        self._epoch = epoch
+        self._answer: Any = None
+        last = ray.get(hub.versions.remote(), timeout=60.0).get(policy, -1)
+        self._offset = max(0, last + 1 - updates)
+        self.version = -1
+
+    def publish(self, arrays: Mapping[str, Array], updates: int) -> int:
+        """Without waiting; returns the version.
+
+        Raises where the hub has refused the one before: another learner has taken over.
+        """
+        self._check_last()
+        self.version = updates + self._offset
+        snapshot = WeightSnapshot(self._policy, self.version, arrays)
+        published = Published(
+            self._policy,
+            self._epoch,
+            self.version,
+            snapshot.checksum,
+            time.time(),
+            [ray.put(dict(arrays))],
+        )
+        self._answer = self._hub.publish.remote(published)
+        return self.version
+
+    def _check_last(self) -> None:
+        if self._answer is None:
+            return
+        ready, _ = ray.wait([self._answer], timeout=0.0)
+        if not ready:
+            return
+        answer, self._answer = self._answer, None
+        try:
+            taken = ray.get(answer)
+        except ray.exceptions.RayError as error:
+            logger.warning("the weight hub is away: %s", type(error).__name__)
+            return
+        if not taken:
+            raise LearnerReplaced(
+                f"version {self.version} of {self._policy} was refused: another learner publishes"
+            )
+
+
+class LearnerReplaced(RepertoryError):
+    """Another learner of the same policy has a newer epoch: this one must end."""
