@@ -179,7 +179,7 @@ def _start(folder: Path, address: str, options: Options) -> subprocess.Popen[str
     table = {"columns": columns, "capacity": options.items, "sampler": options.sampler}
     (folder / "tables.yaml").write_text(yaml.safe_dump({"tables": {TABLE: table}}))
     arguments = ["--tables", "tables.yaml", "--address", address, "--checkpoint-dir", "saved"]
-    arguments += ["--checkpoint-every", "86400", "--json"]
+    arguments += ["--checkpoint-every", "86400", "--exit-with-parent", "--json"]
     shard = subprocess.Popen(
         [sys.executable, "-m", "services.cli", "buffer-server", *arguments],
         stdout=subprocess.PIPE,

@@ -31,6 +31,7 @@ from buffer_server.metrics import MetricsServer
 from buffer_server.resharding import ShardPlace
 from buffer_server.server import ReplayServer, ServerConfig
 from buffer_server.service import SavedCheckpoint
+from buffer_server.statuses import ReplayUnavailable
 from buffer_server.table_config import TableConfig
 from repertory.errors import RepertoryError, UsageError
 from repertory.freed_memory import keep_freed_memory
@@ -213,6 +214,8 @@ class CheckpointTimer:
         while not self._stopped.wait(wait_seconds):
             try:
                 logger.info("checkpoint: %s", _spoken(self._checkpoints.save()))
+            except ReplayUnavailable:
+                pass  # somebody asked for one, which is being written: that will do
             except RepertoryError as error:
                 logger.error("%s", error)
             except Exception:

@@ -45,7 +45,9 @@ class SavedCheckpoint:
 class Checkpoints(Protocol):
     """Who writes a shard's tables to disk."""
 
-    def save(self) -> SavedCheckpoint: ...
+    def save(self, *, wait_seconds: float = 0.0) -> SavedCheckpoint:
+        """Waits that long for one that is being written already."""
+        ...
 
     def statistics(self) -> CheckpointStatistics: ...
 
@@ -240,7 +242,7 @@ class ReplayService:
     def _checkpoint(self, request: pb.CheckpointRequest, call: Call) -> pb.CheckpointResponse:
         if self._checkpoints is None:
             raise ReplayMismatch("this shard has no checkpoint directory: start it with one")
-        saved = self._checkpoints.save()
+        saved = self._checkpoints.save(wait_seconds=call.wait_seconds)
         return pb.CheckpointResponse(path=str(saved.path), items=saved.items, bytes=saved.nbytes)
 
     def _drain(self, request: pb.DrainRequest, call: Call) -> pb.DrainResponse:

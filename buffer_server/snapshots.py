@@ -22,6 +22,8 @@ from repertory.types import Array, ColumnSpec
 # The table waits while one piece is copied: less than a millisecond.
 PIECE_NBYTES = 2**18
 PIECE_ROWS = 2**14
+REST = 2.0  # how much longer than a piece took those who are served have for themselves
+LONGEST_REST_SECONDS = 0.05  # a disk that stood still for a minute is no reason for two more
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class TableSnapshot:
     def arrays(self, *, gently: bool) -> dict[str, Array | StreamedArray]:
         """Under the names of `Table.arrays`, to be written once.
 
-        Gently: half of the time is left to those who are served meanwhile.
+        Gently: most of the time is left to those who are served meanwhile.
         """
         ledger = ledger_arrays(self.ledger)
         return {
@@ -85,4 +87,4 @@ class TableSnapshot:
                 yield np.zeros((lost, *stream.row.shape), stream.row.dtype)
             yield piece  # it is written when we go on
             if gently:
-                time.sleep(time.monotonic() - begun)
+                time.sleep(min(LONGEST_REST_SECONDS, REST * (time.monotonic() - begun)))

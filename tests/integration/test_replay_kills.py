@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 
 SHARDS = 3
 WRITERS = 2
-ROWS = 32  # of one insert
+ROWS = 16  # of one insert
+PACE_SECONDS = 0.005  # between two: a hundred kills take minutes, and every row is looked at
 MARK_EVERY = 5  # kills between two moments after which nothing may be lost any more
 # Both go on with the other shards; where two cores run everything, a look at them may take this.
 LONGEST_STOP_SECONDS = 6.0
@@ -102,7 +103,7 @@ def shards(tmp_path: Path) -> Iterator[list[Shard]]:
     tables = tmp_path / "tables.yaml"
     # Large enough that nothing is overwritten: whatever is missing at the end was lost.
     tables.write_text(
-        yaml.safe_dump({"tables": {"replay": {"capacity": 4_000_000, "columns": columns}}})
+        yaml.safe_dump({"tables": {"replay": {"capacity": 1_000_000, "columns": columns}}})
     )
     started = [Shard(tmp_path, index, tables) for index in range(SHARDS)]
     yield started
@@ -124,6 +125,7 @@ class Worker(threading.Thread):
         self.failure: BaseException | None = None
         self.going = threading.Event()
         self.parked = threading.Event()
+        self._pace = threading.Event()  # never set
         self.stopping = False
         self.going.set()
         self.start()
@@ -140,6 +142,7 @@ class Worker(threading.Thread):
                 self.once()
                 self.longest_seconds = max(self.longest_seconds, time.monotonic() - begin)
                 self.done += 1
+                self._pace.wait(PACE_SECONDS)
         except BaseException as error:
             self.failure = error
 

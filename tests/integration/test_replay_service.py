@@ -261,7 +261,7 @@ def test_a_checkpoint_is_written_by_whoever_was_given(serve: Serve, tmp_path: Pa
         client.checkpoint(timeout_seconds=LONG_SECONDS)
 
     class Written:
-        def save(self) -> SavedCheckpoint:
+        def save(self, *, wait_seconds: float = 0.0) -> SavedCheckpoint:
             return SavedCheckpoint(tmp_path / "saved", 3, 4, 0.5)
 
     with connect(serve(make_table(), checkpoints=Written())) as client:
