@@ -31,6 +31,7 @@ from services.child_process import tied_to_parent
 
 logger = logging.getLogger(__name__)
 
+PROCESS_ID_FILE = "server.pid"
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
 MAX_MEMORY_BYTES = 512 * 2**20  # every stream is bounded: only a mistake comes near it
@@ -97,6 +98,7 @@ class EmbeddedRedis:
             "unixsocketperm": "600",
             "requirepass": self._password_file.read_text().strip(),
             "dir": f'"{self._directory.resolve()}"',
+            "pidfile": f'"{self._directory.resolve() / PROCESS_ID_FILE}"',
             "appendonly": "yes",
             "appendfsync": "everysec",
             "save": '""',
