@@ -46,6 +46,7 @@ class Cluster:
             cores=resources.get("CPU", 0.0),
             memory_bytes=int(resources.get("memory", 0)),
             gpus=resources.get("GPU", 0.0),
+            nodes=len(ray.nodes()),
         )
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ class Machines:
     cores: float
     memory_bytes: int
     gpus: float
+    nodes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,11 @@ def make_plan(config: RunConfig, machines: Machines) -> Plan:
     actors = _actors(config, machines, learner_cores, reasons)
     shards = _shards(config, machines, reasons)
     spare = max(machines.cores - learner_cores * len(config.learners), machines.cores / 2)
-    # Ray refuses what does not fit, and a laptop runs more actors than it has cores on purpose.
-    actor_cores = round(min(1.0, spare / actors) if actors else 1.0, 4)
+    # On one machine nothing is to be spread, and actors must never wait for cores to be set aside:
+    # a laptop runs more of them than it has cores on purpose.
+    actor_cores = 0.0
+    if machines.nodes > 1:
+        actor_cores = round(min(1.0, spare / actors) if actors else 1.0, 4)
     return Plan(actors, shards, actor_cores, learner_cores, gpus, reasons)
 
 

@@ -106,8 +106,8 @@ class Train:
 
     def assert_nothing_left(self) -> None:
         deadline = time.monotonic() + 30.0
-        server = Path(f"/proc/{self.control_server()}") if self._has_control_server() else None
-        while (left := self.processes()) or (server is not None and server.exists()):
+        # The control server takes its file away when it ends.
+        while (left := self.processes()) or self._has_control_server():
             assert time.monotonic() < deadline, left
             time.sleep(0.1)
 
@@ -115,8 +115,9 @@ class Train:
         return (self.run_dir / "control" / "server.pid").exists()
 
     def end(self) -> None:
-        self.process.kill()
-        self.process.communicate()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
         for process_id in self.processes():
             os.kill(process_id, signal.SIGKILL)
 

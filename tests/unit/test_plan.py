@@ -13,6 +13,7 @@ from services.plan import Machines, Plan, make_plan
 GIB = 2**30
 LAPTOP = Machines(cores=2, memory_bytes=16 * GIB, gpus=0)
 NODE = Machines(cores=64, memory_bytes=512 * GIB, gpus=8)
+CLUSTER = Machines(cores=64, memory_bytes=512 * GIB, gpus=8, nodes=4)
 
 
 def plan(machines: Machines, algorithm: str = "dqn", **overrides: Any) -> Plan:
@@ -30,10 +31,14 @@ def test_a_large_node_is_filled() -> None:
     made = plan(NODE)
     assert (made.actors, made.shards) == (63, 4)
     assert made.learner_gpus == {"dqn": 1.0}
-    assert made.actor_cores == 1.0
 
 
-@pytest.mark.parametrize("machines", [LAPTOP, NODE])
+def test_on_one_machine_actors_set_no_cores_aside_on_several_they_are_spread() -> None:
+    assert plan(NODE).actor_cores == 0.0
+    assert plan(CLUSTER).actor_cores == 1.0
+
+
+@pytest.mark.parametrize("machines", [LAPTOP, CLUSTER])
 @pytest.mark.parametrize("actors", [0, 1, 32, 1000])
 def test_what_is_asked_for_always_fits_into_the_cores(machines: Machines, actors: int) -> None:
     made = plan(machines, **{"topology.actors": actors, "topology.shards": 3})
