@@ -6,16 +6,14 @@
 | `desired`                  | state, actors                      | people       | with the server |
 | `members`                  | name -> last heartbeat, as JSON    | each process | until dismissed |
 | `counters`                 | env_steps, episodes, faults ...    | each process | with the server |
-| `shards`                   | index -> address                   | supervisor   | with the server |
-| `versions`                 | policy -> epoch, version, checksum | learners     | with the server |
-| `epochs`                   | learner -> its newest epoch        | supervisor   | with the server |
+| `epochs`                   | learner -> its newest epoch        | head         | with the server |
 | `metrics`, `events`        | streams                            | each process | newest entries  |
 | `commands`                 | stream of what people asked for    | people       | newest entries  |
 | `reply:ID`                 | how a command ended                | supervisor   | five minutes    |
 
 and `repertory:runs`, a set of all runs here. Nothing of the data plane waits for any of it: calls
 have a deadline and raise `ControlUnavailable`, and whoever reports tries again later. Two learners
-of one policy are told apart by their epoch: a version with an older one is not taken.
+of one policy are told apart by their epoch: the weight hub takes nothing from the older.
 """
 
 from __future__ import annotations
@@ -41,18 +39,7 @@ COMMANDS_KEPT = 1_000
 REPLY_SECONDS = 300
 
 RunState = Literal["running", "paused", "stopped"]
-
-# KEYS: versions, epochs. ARGV: policy, epoch, version, checksum. A version is taken if its epoch
-# is the newest that was given out and it is above the one before.
-_PUBLISH = """
-local newest = tonumber(redis.call('HGET', KEYS[2], ARGV[1]) or '0')
-if tonumber(ARGV[2]) < newest then return 0 end
-local last = redis.call('HGET', KEYS[1], ARGV[1])
-if last and cjson.decode(last)['version'] >= tonumber(ARGV[3]) then return 0 end
-redis.call('HSET', KEYS[1], ARGV[1], cjson.encode(
-  {epoch = tonumber(ARGV[2]), version = tonumber(ARGV[3]), checksum = tonumber(ARGV[4])}))
-return 1
-"""
+Stream = Literal["metrics", "events", "commands"]
 
 
 class ControlUnavailable(RepertoryError):
@@ -131,15 +118,6 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedVersion:
-    """The newest weights of a policy."""
-
-    epoch: int
-    version: int
-    checksum: int
-
-
-@dataclass(frozen=True, slots=True)
 class Command:
     """Something a person asked for."""
 
@@ -163,7 +141,6 @@ class Control:
         self.address = address
         self.run_id = run_id
         self._redis = address.connect()
-        self._publish = self._redis.register_script(_PUBLISH)
 
     def close(self) -> None:
         self._redis.close()
@@ -203,9 +180,10 @@ class Control:
             values = self._redis.hgetall(self._key("members"))
         return {name: Member(**json.loads(value)) for name, value in sorted(values.items())}
 
-    def dismiss(self, name: str) -> None:
+    def dismiss(self, *names: str) -> None:
         with self._deadline():
-            self._redis.hdel(self._key("members"), name)
+            if names:
+                self._redis.hdel(self._key("members"), *names)
 
     def add(self, **counts: int) -> dict[str, int]:
         """Adds to counters of the whole run; returns their new values."""
@@ -225,37 +203,12 @@ class Control:
         with self._deadline():
             self._redis.hset(self._key("counters"), mapping=dict(counts))
 
-    def set_shards(self, addresses: Mapping[int, str]) -> None:
-        with self._deadline():
-            pipeline = self._redis.pipeline(transaction=True)
-            pipeline.delete(self._key("shards"))
-            if addresses:
-                values = {str(index): address for index, address in addresses.items()}
-                pipeline.hset(self._key("shards"), mapping=values)
-            pipeline.execute()
-
-    def shards(self) -> dict[int, str]:
-        with self._deadline():
-            values = self._redis.hgetall(self._key("shards"))
-        return {int(index): values[index] for index in sorted(values, key=int)}
-
     # Learners
 
     def next_epoch(self, learner: str) -> int:
         """Whoever has an older one can publish no more."""
         with self._deadline():
             return int(self._redis.hincrby(self._key("epochs"), learner, 1))
-
-    def publish_version(self, policy: str, epoch: int, version: int, checksum: int) -> bool:
-        """False: a newer learner has taken over, or the version is not above the last."""
-        with self._deadline():
-            keys = [self._key("versions"), self._key("epochs")]
-            return bool(self._publish(keys=keys, args=[policy, epoch, version, checksum]))
-
-    def versions(self) -> dict[str, PublishedVersion]:
-        with self._deadline():
-            values = self._redis.hgetall(self._key("versions"))
-        return {name: PublishedVersion(**json.loads(value)) for name, value in values.items()}
 
     # What happens
 
@@ -265,13 +218,17 @@ class Control:
     def record_event(self, kind: str, **details: Any) -> None:
         self._append("events", EVENTS_KEPT, event=kind, time=time.time(), **details)
 
-    def read(
-        self, stream: Literal["metrics", "events"], after: str = "0", limit: int = 1000
-    ) -> list[Entry]:
+    def read(self, stream: Stream, after: str = "0", limit: int = 1000) -> list[Entry]:
         """Entries after the one with this id, oldest first."""
         with self._deadline():
             found = self._redis.xrange(self._key(stream), min=f"({after}", count=limit)
         return [_entry(id_, fields) for id_, fields in found]
+
+    def newest_id(self, stream: Stream) -> str:
+        """Where to go on for whoever wants only what comes from now on."""
+        with self._deadline():
+            found = self._redis.xrevrange(self._key(stream), count=1)
+        return str(found[0][0]) if found else "0"
 
     # What people ask for
 

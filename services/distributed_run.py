@@ -92,7 +92,10 @@ class DistributedRun:
         self._supervisor = Supervisor(config.topology.restarts, seed=config.seed)
         self._processes = RayProcesses(control, self._make)
         self._record = RunRecord(config, directory, reporter, callbacks, checkpoint)
-        self._metrics_read = self._commands_read = "0"
+        # What was said in a former life of this run was heard then.
+        self._metrics_read = control.newest_id("metrics")
+        self._commands_read = control.newest_id("commands")
+        control.dismiss(*control.members())
         self._learner_metrics: dict[str, float] = {}
         self._updates = 0
         self.env_steps = 0
@@ -207,6 +210,7 @@ class DistributedRun:
                     f"time because {instruction.reason}; its log is in {self._directory.path}/logs"
                 )
         try:
+            self._control.dismiss(*(name for name in observed if name not in self._wanted()))
             self._read_control()
         except ControlUnavailable as error:
             logger.warning("%s", error)

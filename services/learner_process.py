@@ -119,6 +119,7 @@ class LearnerProcess:
         self._heartbeat.count(skipped_updates=1)
         self._heartbeat.event("update_skipped", reason=broken, updates=self._loop.updates)
         load_state_tree(self._loop.state, self._last_good)
+        self._loop.averages.read()  # they count what never was
         if self._skipped > MAX_SKIPPED:
             raise RepertoryError(
                 f"{self._skipped} updates in a row were not finite ({broken}): training has "

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from repertory.control import Member, PublishedVersion
+from repertory.control import Member
 from repertory.errors import RepertoryError
 from services.topology import control_of
 
@@ -27,7 +27,6 @@ class RunStatus:
     env_steps: int
     total_steps: int
     counters: Mapping[str, int]
-    versions: Mapping[str, PublishedVersion]
     members: Mapping[str, Member]
 
     def to_json(self) -> dict[str, Any]:
@@ -48,7 +47,6 @@ def read_status(run_dir: Path) -> RunStatus:
         env_steps=counters.get("env_steps", 0),
         total_steps=card.steps,
         counters=counters,
-        versions=control.versions(),
         members=control.members(),
     )
 

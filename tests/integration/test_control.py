@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,21 +19,6 @@ from repertory.errors import RepertoryError, UsageError
 from services.embedded_redis import EmbeddedRedis
 
 CARD = RunCard("runs/a", "CartPole-v1", {"dqn": "dqn"}, 1000, 5.0, "here", 7)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[EmbeddedRedis]:
-    redis = EmbeddedRedis(tmp_path / "control")
-    redis.start()
-    yield redis
-    redis.stop()
-
-
-@pytest.fixture
-def control(server: EmbeddedRedis) -> Iterator[Control]:
-    control = Control(server.address, "run-1")
-    yield control
-    control.close()
 
 
 def kill(server: EmbeddedRedis) -> None:
@@ -68,6 +52,7 @@ def test_members_are_listed_until_dismissed(control: Control) -> None:
     control.heartbeat("worker-0", member)
     control.heartbeat("worker-1", member)
     control.dismiss("worker-1")
+    control.dismiss()
     assert control.members() == {"worker-0": member}
     assert control.members()["worker-0"].age_seconds < 60
 
@@ -79,29 +64,22 @@ def test_counters_add_up(control: Control) -> None:
     assert control.counters() == {"env_steps": 100, "episodes": 1}
 
 
-def test_shards_are_replaced_as_a_whole(control: Control) -> None:
-    control.set_shards({0: "unix:a", 10: "unix:b", 2: "unix:c"})
-    assert list(control.shards()) == [0, 2, 10]
-    control.set_shards({1: "unix:d"})
-    assert control.shards() == {1: "unix:d"}
-    control.set_shards({})
-    assert control.shards() == {}
+def test_epochs_rise_for_each_learner_by_itself(control: Control) -> None:
+    assert [control.next_epoch("td3"), control.next_epoch("td3"), control.next_epoch("sac")] == [
+        1,
+        2,
+        1,
+    ]
 
 
-def test_versions_only_rise(control: Control) -> None:
-    epoch = control.next_epoch("td3")
-    assert control.publish_version("td3", epoch, 5, 77)
-    assert not control.publish_version("td3", epoch, 5, 78)
-    assert not control.publish_version("td3", epoch, 4, 79)
-    assert control.versions() == {"td3": control_plane.PublishedVersion(epoch, 5, 77)}
-
-
-def test_an_older_learner_is_fenced_off(control: Control) -> None:
-    older, newer = control.next_epoch("td3"), control.next_epoch("td3")
-    assert not control.publish_version("td3", older, 10, 1)
-    assert control.publish_version("td3", newer, 10, 2)
-    other = control.next_epoch("sac")
-    assert control.publish_version("sac", other, 1, 3)
+def test_who_comes_later_hears_only_what_comes_from_now_on(control: Control) -> None:
+    assert control.newest_id("commands") == "0"
+    control.send("stop")
+    place = control.newest_id("commands")
+    assert control.commands(after=place) == (place, [])
+    control.send("scale", actors=2)
+    _, (command,) = control.commands(after=place)
+    assert command.name == "scale"
 
 
 def test_streams_are_read_on_from_where_one_was(control: Control) -> None:

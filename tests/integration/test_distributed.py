@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -79,12 +81,17 @@ class Train:
         except (ControlUnavailable, UsageError):
             return 0
 
+    def env_steps_saved(self) -> int:
+        newest = max(self.run_dir.glob("checkpoints/step_*"))
+        return int(newest.name.removeprefix("step_"))
+
     def until(self, condition: Callable[[], Any]) -> None:
         deadline = time.monotonic() + LONG_SECONDS
         while not condition():
-            assert self.process.poll() is None, self.process.communicate()[0]
             assert time.monotonic() < deadline
-            time.sleep(0.05)  # another process: there is nothing to be woken by
+            with contextlib.suppress(subprocess.TimeoutExpired):  # woken if it ends
+                self.process.wait(0.05)
+                raise AssertionError(self.process.communicate()[0])
 
     def processes(self, word: bytes = b"") -> list[int]:
         """Everything that this run has started and that is still there."""
@@ -105,14 +112,15 @@ class Train:
         return int((self.run_dir / "control" / "server.pid").read_text())
 
     def assert_nothing_left(self) -> None:
+        """Waits for the end of each that is still there."""
         deadline = time.monotonic() + 30.0
-        # The control server takes its file away when it ends.
-        while (left := self.processes()) or self._has_control_server():
-            assert time.monotonic() < deadline, left
-            time.sleep(0.1)
+        while left := self.processes() + self._control_servers():
+            _await_end(left[0], deadline - time.monotonic())
 
-    def _has_control_server(self) -> bool:
-        return (self.run_dir / "control" / "server.pid").exists()
+    def _control_servers(self) -> list[int]:
+        with contextlib.suppress(FileNotFoundError):  # it takes its file away when it ends
+            return [self.control_server()]
+        return []
 
     def end(self) -> None:
         if self.process.poll() is None:
@@ -120,6 +128,17 @@ class Train:
             self.process.communicate()
         for process_id in self.processes():
             os.kill(process_id, signal.SIGKILL)
+
+
+def _await_end(process_id: int, timeout_seconds: float) -> None:
+    try:
+        watch = os.pidfd_open(process_id)
+    except ProcessLookupError:
+        return
+    try:  # readable once it has ended
+        assert select.select([watch], [], [], max(0.0, timeout_seconds))[0], process_id
+    finally:
+        os.close(watch)
 
 
 @pytest.fixture
@@ -180,26 +199,32 @@ def test_a_killed_head_leaves_nobody_behind_and_resume_goes_on(train: Train) -> 
     train.process.kill()
     train.process.communicate()
     train.assert_nothing_left()
-    (saved,) = sorted(train.run_dir.glob("checkpoints/step_*"))[-1:]
+    saved = train.env_steps_saved()
     train.start("resume", str(train.run_dir))
     output = train.finish()
-    assert f"at step {int(saved.name.removeprefix('step_'))}" in output
+    assert f"at step {saved}" in output
     assert any("restored" in line for line in _log(train, "shard-0"))
     train.assert_nothing_left()
 
 
-def test_scaling_while_it_runs(train: Train) -> None:
+def test_scaling_stopping_and_going_on(train: Train) -> None:
     dqn(train, 100_000)
     train.await_member("worker-1")
     _command("scale", str(train.run_dir), "--actors", "3")
     train.await_member("worker-2")
     _command("scale", str(train.run_dir), "--actors", "1")
-    train.until(lambda: len(train.processes(b"WorkerHost")) <= 1)
+    train.until(lambda: [name for name in train.members() if "worker" in name] == ["worker-0"])
     assert "worker-0" in _command("status", str(train.run_dir))
     _command("stop", str(train.run_dir))
     output = train.finish()
     assert "stopped by stop command" in output
     train.assert_nothing_left()
+    # The command is in the control server's file still, and was obeyed once.
+    before = train.env_steps_saved()
+    train.start("resume", str(train.run_dir))
+    train.until(lambda: train.env_steps() > before + 500)
+    _command("stop", str(train.run_dir))
+    train.finish()
 
 
 def _log(train: Train, name: str) -> list[str]:

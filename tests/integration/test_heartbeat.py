@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,21 +14,6 @@ from replay_shards import until
 from repertory.control import Control
 from repertory.heartbeat import Heartbeat
 from services.embedded_redis import EmbeddedRedis
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[EmbeddedRedis]:
-    redis = EmbeddedRedis(tmp_path / "control")
-    redis.start()
-    yield redis
-    redis.stop()
-
-
-@pytest.fixture
-def control(server: EmbeddedRedis) -> Iterator[Control]:
-    control = Control(server.address, "run-1")
-    yield control
-    control.close()
 
 
 @pytest.fixture
