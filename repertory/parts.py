@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from repertory.errors import UsageError
 
-PartKind = Literal["algorithm", "policy", "exploration", "sampler"]
+PartKind = Literal["algorithm", "policy", "exploration", "sampler", "strategy"]
 
 SHORT_NAMES: Mapping[PartKind, Mapping[str, str]] = {
     "algorithm": {
@@ -39,6 +39,17 @@ SHORT_NAMES: Mapping[PartKind, Mapping[str, str]] = {
         "prioritized": "buffer_server.samplers.prioritized:Prioritized",
         "fifo": "buffer_server.samplers.fifo:Fifo",
         "mixture": "buffer_server.samplers.mixture:Mixture",
+    },
+    "strategy": {
+        "uniform": "services.strategies.uniform:Uniform",
+        "round_robin": "services.strategies.round_robin:RoundRobin",
+        "scripted": "services.strategies.scripted:Scripted",
+        "epsilon_greedy": "services.strategies.epsilon_greedy:EpsilonGreedy",
+        "ucb": "services.strategies.ucb:UCB",
+        "thompson": "services.strategies.thompson:Thompson",
+        "exp3": "services.strategies.exp3:Exp3",
+        "epochal": "services.strategies.epochal:Epochal",
+        "roulette": "services.strategies.roulette:Roulette",
     },
 }
 

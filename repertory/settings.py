@@ -1,8 +1,8 @@
 """The base of every settings object: frozen, validated, unknown keys refused.
 
-A replaceable part (algorithm, exploration, sampler ...) is a class with a nested `Config`. Where a
-part stands in another config, users write its short name, or a mapping with `name` and the part's
-own settings; what the field then holds is the part's validated `Config`.
+A replaceable part (algorithm, exploration, sampler, strategy ...) is a class with a nested
+`Config`. Where a part stands in another config, users write its short name, or a mapping with
+`name` and the part's own settings; what the field then holds is the part's validated `Config`.
 """
 
 from __future__ import annotations
@@ -47,4 +47,7 @@ ExplorationSettings = Annotated[
 ]
 SamplerSettings = Annotated[
     SerializeAsAny[PartSettings], BeforeValidator(partial(_validate_part, "sampler"))
+]
+StrategySettings = Annotated[
+    SerializeAsAny[PartSettings], BeforeValidator(partial(_validate_part, "strategy"))
 ]

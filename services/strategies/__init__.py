@@ -1,0 +1,1 @@
+"""One strategy of choosing who acts, one file."""
