@@ -4,8 +4,9 @@ Knows no Ray: weights come through a `Weights`, experience goes through an `Inse
 life through a heartbeat. `services.hosts` makes a Ray actor of it.
 
 Off-policy: acts without ever waiting for weights; the replay's back-pressure is what slows it down.
-On-policy: after each round of segments it waits until the learner is at most `max_lag` rounds
-behind, so with `max_lag = 0` every segment was made by the newest weights.
+On-policy: it makes rounds, of one segment for each copy. After each it waits until the learner has
+answered all but `max_lag` of them by newer weights, so with `max_lag = 0` every segment is made by
+the newest. A copy that breaks does not leave a round short: the others fill in.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from actors.rollout import Collected, Rollout
@@ -30,7 +32,8 @@ LONGEST_GATHERING_SECONDS = 1.0  # what a slow environment gives is not held bac
 class Weights(Protocol):
     """The newest weights of the policy that acts."""
 
-    version: int
+    version: int  # -1 before the first
+    checksum: int
     published_at: float
 
     def newest(self) -> WeightSnapshot | None: ...
@@ -69,9 +72,8 @@ class RolloutWorker:
         self._weights = weights
         self._heartbeat = heartbeat
         self._on_policy = isinstance(learner_config, OnPolicyConfig)
-        self._chunk = config.env.copies
-        if isinstance(learner_config, OnPolicyConfig):
-            self._chunk *= learner_config.segment_length
+        self._copies = config.env.copies
+        self._rounds_ahead = 0  # on-policy: rounds that no newer weights have answered
         self._send_items = 1 if self._on_policy else config.topology.send_items
         self._gathered: list[TransitionBatch] = []
         self._gathered_items = 0
@@ -84,9 +86,9 @@ class RolloutWorker:
         self.paused = threading.Event()
 
     def run(self) -> None:
-        if not self._await_version(0):
+        if not self._await_weights(lambda: self._weights.version >= 0):
             return
-        first_version, rounds = self._weights.version, 0
+        max_lag = self._config.topology.max_lag
         while not self.stopping.is_set():
             enough = self._heartbeat.totals.get("env_steps", 0) >= self._config.steps
             if self.paused.is_set() or enough:
@@ -95,26 +97,43 @@ class RolloutWorker:
                 self.stopping.wait(WAIT_SECONDS / 10)
                 continue
             self._load(self._weights.newest())
-            self._take(self._rollout.collect(self._chunk))
-            rounds += 1
-            if self._on_policy and not self._await_version(
-                first_version + rounds - self._config.topology.max_lag
-            ):
-                break
+            if not self._on_policy:
+                self._take(self._rollout.collect(self._copies))
+                continue
+            self._make_round()
+            self._rounds_ahead += 1
+            self._await_weights(lambda: self._rounds_ahead <= max_lag)
         self._send()
 
     def facts(self) -> dict[str, Any]:
         """For the heartbeat."""
-        return {
+        facts: dict[str, Any] = {
             "env_steps": self._own_env_steps,
             "version": self._weights.version,
-            "weights_age_seconds": max(0.0, time.time() - self._weights.published_at),
             "broken_episodes": self._rollout.broken_episodes,
         }
+        if self._weights.version >= 0:
+            facts["checksum"] = f"{self._weights.checksum:08x}"
+            facts["weights_age_seconds"] = self._weights_age_seconds()
+        return facts
 
-    def _await_version(self, version: int) -> bool:
+    def _make_round(self) -> None:
+        """As many segments as there are copies, none of them begun with weights too old to count.
+
+        After a break the copies are no longer in step: what one of them began in the round before
+        is sent all the same, and the learner decides.
+        """
+        oldest = self._rollout.policy_version - self._config.topology.max_lag
+        fresh = 0
+        while fresh < self._copies and not self.stopping.is_set():
+            collected = self._rollout.collect(self._copies)
+            if collected.batch is not None:
+                fresh += int((collected.batch.policy_version.min(axis=1) >= oldest).sum())
+            self._take(collected)
+
+    def _await_weights(self, enough: Callable[[], bool]) -> bool:
         """False: told to stop meanwhile."""
-        while self._weights.version < version:
+        while not enough():
             if self.stopping.is_set():
                 return False
             self._heartbeat.progress()
@@ -122,9 +141,16 @@ class RolloutWorker:
         return True
 
     def _load(self, snapshot: WeightSnapshot | None) -> None:
-        if snapshot is not None:
-            self._rollout.policy.load_weights(snapshot.arrays)
-            self._rollout.policy_version = snapshot.version
+        if snapshot is None:
+            return
+        newer_by = snapshot.version - self._rollout.policy_version
+        # Versions that came while one round was made do not allow for more than that round.
+        self._rounds_ahead = max(0, self._rounds_ahead - newer_by)
+        self._rollout.policy.load_weights(snapshot.arrays)
+        self._rollout.policy_version = snapshot.version
+
+    def _weights_age_seconds(self) -> float:
+        return max(0.0, time.time() - self._weights.published_at)
 
     def _take(self, collected: Collected) -> None:
         self._heartbeat.progress()
@@ -170,6 +196,7 @@ class RolloutWorker:
                     "returns": [outcome.episode_return for outcome in outcomes],
                     "lengths": [outcome.length for outcome in outcomes],
                     "policy_version": self._rollout.policy_version,
+                    "weights_age_seconds": self._weights_age_seconds(),
                 },
             )
         self._gathered_steps, self._outcomes = 0, []

@@ -8,6 +8,7 @@ from typing import Any, SupportsFloat
 import numpy as np
 
 from repertory.protocols import Algorithm, Replay
+from repertory.types import Array, Sample
 
 SAMPLE_TIMEOUT_SECONDS = 60.0
 
@@ -43,8 +44,8 @@ class LearnerLoop:
         self.algorithm = algorithm
         self.state = state
         self.averages = MetricAverages()
+        self.batch_size = batch_size  # of the next draw
         self._replay = replay
-        self._batch_size = batch_size
         self._send_priorities = send_priorities
 
     @property
@@ -58,10 +59,20 @@ class LearnerLoop:
 
     def step(self, *, timeout_seconds: float) -> Mapping[str, SupportsFloat]:
         """One update. Where no batch comes in time, nothing has happened."""
-        sample = self._replay.sample(self._batch_size, timeout_seconds=timeout_seconds)
+        return self.learn(self.draw(timeout_seconds=timeout_seconds))
+
+    def draw(self, *, timeout_seconds: float) -> Sample:
+        return self._replay.sample(self.batch_size, timeout_seconds=timeout_seconds)
+
+    def learn(self, sample: Sample) -> Mapping[str, SupportsFloat]:
         result = self.algorithm.update(self.state, sample)
         if self._send_priorities and result.priorities is not None:
-            priorities = np.asarray(result.priorities.cpu())
-            self._replay.update_priorities(sample.keys, priorities)
+            self._send(sample.keys, np.asarray(result.priorities.cpu()))
         self.averages.add(result.metrics)
         return result.metrics
+
+    def _send(self, keys: Array, priorities: Array) -> None:
+        """A priority that is not finite would spoil every draw after it: the item keeps its own."""
+        finite = np.isfinite(priorities)
+        if finite.any():
+            self._replay.update_priorities(keys[finite], priorities[finite])

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
+from learner.data_parallel import averaged
+
 ModuleType = TypeVar("ModuleType", bound=nn.Module)
 
 
@@ -26,10 +28,11 @@ def adam(lr: float, *modules: nn.Module | nn.Parameter) -> Adam:
 def gradient_step(optimizer: Optimizer, loss: Tensor, max_grad_norm: float | None = None) -> Tensor:
     """One step on the optimiser's own parameters; no other gradient is computed or touched.
 
-    Returns the norm of the gradient before clipping.
+    Where several replicas learn as one, the gradient is that of their joined batch. Returns its
+    norm before clipping.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    gradients = torch.autograd.grad(loss, parameters)
+    gradients = averaged(torch.autograd.grad(loss, parameters))
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
     norm = nn.utils.get_total_norm(gradients)

@@ -111,9 +111,15 @@ class TopologyConfig(Settings):
 
     actors: Annotated[int, Field(ge=0, le=100_000)] | Literal["auto"] = "auto"
     shards: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
+    # Learner processes of each algorithm, which share its batches.
+    replicas: int = Field(default=1, ge=1, le=1024)
+    # GPUs of all learners together.
+    gpus: Annotated[float, Field(ge=0, le=65_536)] | Literal["auto"] = "auto"
     send_items: int = Field(default=64, ge=1)  # that an actor gathers for one message
     publish_every: int = Field(default=20, ge=1)  # updates; on-policy learners publish each
     max_lag: int = Field(default=0, ge=0, le=64)  # on-policy: rounds that actors may run ahead
+    # An actor that has not taken newer weights for so long is spoken of.
+    lag_alarm_seconds: float = Field(default=30.0, gt=0)
     restarts: RestartConfig = Field(default_factory=RestartConfig)
 
 
@@ -121,6 +127,8 @@ class LogConfig(Settings):
     every: int = Field(default=1000, ge=1)  # environment steps
     tensorboard: bool = True
     wandb_project: str | None = None  # needs the extra `wandb`
+    # Where Prometheus finds a distributed run, as 127.0.0.1:9400; port 0 takes a free one.
+    prometheus: str | None = None
 
 
 def _validate_learner(value: Any) -> Any:

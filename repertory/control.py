@@ -7,6 +7,7 @@
 | `members`                  | name -> last heartbeat, as JSON    | each process | until dismissed |
 | `counters`                 | env_steps, episodes, faults ...    | each process | with the server |
 | `epochs`                   | learner -> its newest epoch        | head         | with the server |
+| `meeting:LEARNER`          | where its replicas find each other | learner      | two minutes     |
 | `metrics`, `events`        | streams                            | each process | newest entries  |
 | `commands`                 | stream of what people asked for    | people       | newest entries  |
 | `reply:ID`                 | how a command ended                | supervisor   | five minutes    |
@@ -29,6 +30,7 @@ from typing import Any, Literal
 
 import redis
 
+from repertory.closing import Closing
 from repertory.errors import RepertoryError, UsageError
 
 RUNS_KEY = "repertory:runs"
@@ -37,6 +39,7 @@ METRICS_KEPT = 50_000
 EVENTS_KEPT = 10_000
 COMMANDS_KEPT = 1_000
 REPLY_SECONDS = 300
+MEETING_SECONDS = 120
 
 RunState = Literal["running", "paused", "stopped"]
 Stream = Literal["metrics", "events", "commands"]
@@ -118,6 +121,14 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where the first replica of a learner waits for the others."""
+
+    epoch: int  # of that learner: a newer one makes this meeting stale
+    address: str  # HOST:PORT
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """Something a person asked for."""
 
@@ -134,7 +145,7 @@ class Entry:
     fields: Mapping[str, Any]
 
 
-class Control:
+class Control(Closing):
     """One run's view of the control server. Safe to share between threads."""
 
     def __init__(self, address: ControlAddress, run_id: str) -> None:
@@ -209,6 +220,16 @@ class Control:
         """Whoever has an older one can publish no more."""
         with self._deadline():
             return int(self._redis.hincrby(self._key("epochs"), learner, 1))
+
+    def announce_meeting(self, learner: str, epoch: int, address: str) -> None:
+        text = json.dumps(asdict(Meeting(epoch, address)))
+        with self._deadline():
+            self._redis.set(self._key(f"meeting:{learner}"), text, ex=MEETING_SECONDS)
+
+    def meeting(self, learner: str) -> Meeting | None:
+        with self._deadline():
+            text = self._redis.get(self._key(f"meeting:{learner}"))
+        return None if text is None else Meeting(**json.loads(text))
 
     # What happens
 

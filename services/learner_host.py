@@ -1,27 +1,39 @@
-"""The learner process as a Ray actor."""
+"""The learner process as a Ray actor, or one of its replicas."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import ray
 import torch
 
-from learner.checkpoint import load_state_tree
+from learner.checkpoint import load_state_tree, state_tree
+from learner.data_parallel import check_alike, highest
+from learner.fresh_segments import FreshSegments
 from learner.loop import LearnerLoop
+from repertory.config import OnPolicyConfig
+from repertory.control import Control
 from repertory.parts import lookup
+from repertory.protocols import Replay
 from repertory.seeding import derive_seed
+from services import meeting
+from services.batch_shares import items_per_replica
 from services.fit import choose_device
 from services.hosts import Process, ProcessContext
 from services.learner_process import LearnerProcess
-from services.replay_access import batch_size, replay_for
-from services.weights import WeightPublisher
+from services.replay_access import replay_for
+from services.weights import SilentPublisher, WeightPublisher
 
 PREFETCH = 2
 
 
 class LearnerHost(Process):
-    """One learner of the portfolio, from a checkpoint's state where there is one."""
+    """One learner of the portfolio, from a checkpoint's state where there is one.
+
+    Of `topology.replicas` processes for it this is number `rank`; the first, 0, is the one that
+    publishes, reports and is asked for checkpoints, and the only one whose epoch counts.
+    """
 
     def __init__(
         self,
@@ -30,16 +42,26 @@ class LearnerHost(Process):
         epoch: int,
         actors: int,
         state: Mapping[str, Any] | None,
+        rank: int = 0,
     ) -> None:
         super().__init__(context)
         config = self.config
         torch.set_num_threads(config.threads)
         learner_config = config.learners[learner]
-        self._heartbeat = self.beat("learner", self._facts)
+        self._heartbeat = self.beat("replica" if rank else "learner", self._facts)
+        device = choose_device(config.device)
+        self._place = meeting.Place(
+            learner,
+            epoch,
+            rank,
+            config.topology.replicas,
+            host=ray.util.get_node_ip_address(),
+            device=device,
+        )
+        items = items_per_replica(config, learner, actors)
+        # The same seed for every replica: they begin alike, and their generators stay alike.
         algorithm = lookup("algorithm", learner_config.algorithm)(
-            learner_config,
-            device=choose_device(config.device),
-            seed=derive_seed(config.seed, "learner", learner),
+            learner_config, device=device, seed=derive_seed(config.seed, "learner", learner)
         )
         learner_state = algorithm.initial_state(self.spec)
         if state is not None:
@@ -50,28 +72,41 @@ class LearnerHost(Process):
             context.shards,
             caller=context.name,
             prefetch=PREFETCH,
-            seed=derive_seed(config.seed, "shards", learner),
+            seed=derive_seed(config.seed, "shards", learner, *([rank] if rank else [])),
         )
-        loop = LearnerLoop(
+        replay: Replay = self._replay
+        segments = None
+        if isinstance(learner_config, OnPolicyConfig):
+            replay = segments = FreshSegments(self._replay, config.topology.max_lag)
+        self._loop = LearnerLoop(
             algorithm,
             learner_state,
-            self._replay,
-            batch_size=batch_size(config, learner_config, actors),
+            replay,
+            batch_size=items,
             send_priorities=config.replay.sampler.name != "uniform",
         )
+        self._publisher: WeightPublisher | SilentPublisher = SilentPublisher()
+        if rank == 0:
+            self._publisher = WeightPublisher(context.hub, learner, epoch, self._loop.updates)
         self._learner = LearnerProcess(
             learner,
             config,
-            loop,
+            self._loop,
             algorithm.policy(learner_state),
-            WeightPublisher(context.hub, learner, epoch, loop.updates),
+            self._publisher,
             self._heartbeat,
+            segments,
         )
 
     def run(self) -> None:
         try:
+            if self._place.replicas > 1:
+                self._meet()
             self._learner.run()
+        except meeting.ToldToStop:
+            pass
         finally:
+            meeting.part()
             self._heartbeat.close()
             self._replay.close()
 
@@ -81,8 +116,22 @@ class LearnerHost(Process):
     def pause(self, paused: bool) -> None:
         (self._learner.paused.set if paused else self._learner.paused.clear)()
 
+    def set_actors(self, actors: int) -> None:
+        self._learner.set_actors(actors)
+
     def checkpoint(self, timeout_seconds: float) -> dict[str, Any]:
         return self._learner.checkpoint(timeout_seconds)
+
+    def _meet(self) -> None:
+        def at_rest() -> None:
+            self._heartbeat.progress()
+            self._learner.answer_requests()
+
+        with Control(self.context.control, self.context.run_id) as control:
+            meeting.meet(control, self._place, self._learner.stopping, at_rest)
+        check_alike(state_tree(self._loop.state))
+        offset = torch.tensor(self._publisher.offset, dtype=torch.int64)
+        self._publisher.offset = int(highest(offset))
 
     def _facts(self) -> dict[str, Any]:
         learner = getattr(self, "_learner", None)  # the heart beats before all is made

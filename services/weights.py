@@ -93,6 +93,7 @@ class WeightSource:
         self._policy = policy
         self._answer: Any = None
         self.version = -1  # of what was handed out last
+        self.checksum = 0
         self.received_at = 0.0
         self.published_at = 0.0
 
@@ -126,7 +127,7 @@ class WeightSource:
                 f"version {newest.version} of {self._policy} arrived with the checksum "
                 f"{snapshot.checksum:08x}, not {newest.checksum:08x}"
             )
-        self.version = newest.version
+        self.version, self.checksum = newest.version, newest.checksum
         self.published_at, self.received_at = newest.published_at, time.time()
         return snapshot
 
@@ -135,7 +136,8 @@ class WeightPublisher:
     """A learner's way to the hub.
 
     A version is the number of updates, unless a learner before has published more of them than the
-    checkpoint has that this one went on from: then all versions are moved above its last.
+    checkpoint has that this one went on from: then all versions are moved above its last. `renew`
+    moves them by one more, so that the same weights can be published as something newer.
     """
 
     def __init__(self, hub: Any, policy: str, epoch: int, updates: int) -> None:
@@ -144,8 +146,12 @@ class WeightPublisher:
         self._epoch = epoch
         self._answer: Any = None
         last = ray.get(hub.versions.remote(), timeout=60.0).get(policy, -1)
-        self._offset = max(0, last + 1 - updates)
+        self.offset = max(0, last + 1 - updates)  # from updates to versions
         self.version = -1
+
+    def renew(self) -> None:
+        """What is published next is newer, whether its weights are or not."""
+        self.offset += 1
 
     def publish(self, arrays: Mapping[str, Array], updates: int) -> int:
         """Without waiting; returns the version.
@@ -153,7 +159,7 @@ class WeightPublisher:
         Raises where the hub has refused the one before: another learner has taken over.
         """
         self._check_last()
-        self.version = updates + self._offset
+        self.version = updates + self.offset
         snapshot = WeightSnapshot(self._policy, self.version, arrays)
         published = Published(
             self._policy,
@@ -182,6 +188,19 @@ class WeightPublisher:
             raise LearnerReplaced(
                 f"version {self.version} of {self._policy} was refused: another learner publishes"
             )
+
+
+class SilentPublisher:
+    """That of every replica but the first: knows the versions, and sends nothing."""
+
+    def __init__(self, offset: int = 0) -> None:
+        self.offset = offset
+
+    def renew(self) -> None:
+        self.offset += 1
+
+    def publish(self, arrays: Mapping[str, Array], updates: int) -> int:
+        return updates + self.offset
 
 
 class LearnerReplaced(RepertoryError):

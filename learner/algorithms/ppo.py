@@ -7,10 +7,15 @@
 with A by GAE(lambda). Two ways to run over the collected segments: `minibatch` (several epochs of
 shuffled minibatches) and `full_batch` (Spinning Up's: many steps on the whole batch, policy steps
 until the KL divergence passes 1.5 times its target, then the value function by itself).
+
+Segments that older weights made (`extras["age"]` above 0) are corrected by V-trace (arXiv
+1802.01561): A holds the ratio of the policy before this update to the one that acted, and pi_old is
+the policy before this update.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,9 +25,10 @@ from torch import Tensor
 from torch.optim import Adam
 
 from learner.critics import StateValue
+from learner.data_parallel import highest, joined_mean, joined_rows, replicas, share
 from learner.optimization import adam, gradient_step, seeded_initialisation
-from learner.returns import generalized_advantage
-from learner.tensors import to_tensors
+from learner.returns import generalized_advantage, v_trace_advantage
+from learner.tensors import TensorBatch, learn_from, to_device, to_tensors
 from repertory.config import HiddenSizes, OnPolicyConfig
 from repertory.policies.policy import policy_settings
 from repertory.policies.stochastic import StochasticPolicy
@@ -46,7 +52,9 @@ class Experience:
 
     observation: Tensor
     action: Tensor
-    log_prob: Tensor  # of the policy that acted
+    log_prob: (
+        Tensor  # of the policy that acted; of the one before this update where V-trace is at it
+    )
     advantage: Tensor
     value_target: Tensor
 
@@ -70,6 +78,8 @@ class PPO:
         gae_lambda: float = Field(default=0.95, ge=0, le=1)
         entropy_coefficient: float = Field(default=0.0, ge=0)
         normalize_advantage: bool = True
+        rho_clip: float = Field(default=1.0, gt=0)  # V-trace, for segments of older weights
+        c_clip: float = Field(default=1.0, gt=0)
         initial_log_std: float = 0.0
         # minibatch mode
         epochs: int = Field(default=10, ge=1)
@@ -108,22 +118,24 @@ class PPO:
 
     def update(self, state: State, sample: Sample) -> UpdateResult:
         """One iteration: everything in `sample` (segments [B, T]) is used, then forgotten."""
-        experience = self._experience(state, sample)
+        experience, metrics = self._experience(state, sample)
         run = self._minibatches if self.config.mode == "minibatch" else self._full_batch
-        metrics = run(state, experience)
+        metrics |= run(state, experience)
         # Only now: the likelihood ratios above hold for the statistics that were acted with.
         learn_moments(state.policy, sample, self.device)
         state.updates += 1
         return UpdateResult(metrics)
 
     @torch.no_grad()
-    def _experience(self, state: State, sample: Sample) -> Experience:
+    def _experience(
+        self, state: State, sample: Sample
+    ) -> tuple[Experience, dict[str, Tensor | float]]:
         segments = to_tensors(sample, state.policy.normalizer, self.device, learn_moments=False)
         value, next_value = (
             state.value(observation.flatten(0, 1)).view_as(segments.reward)
             for observation in (segments.observation, segments.next_observation)
         )
-        advantage = generalized_advantage(
+        columns = (
             segments.reward,
             segments.discount,
             segments.extras["boundary"],
@@ -131,29 +143,56 @@ class PPO:
             next_value,
             self.config.gae_lambda,
         )
+        log_prob = segments.extras["log_prob"]
+        metrics: dict[str, Tensor | float] = {}
+        if stale(sample):
+            advantage, log_prob, metrics = self._corrected(state, segments, columns)
+        else:
+            advantage = generalized_advantage(*columns)
         return Experience(
             observation=segments.observation.flatten(0, 1),
             action=segments.extras["policy_action"].flatten(0, 1),
-            log_prob=segments.extras["log_prob"].flatten(),
+            log_prob=log_prob.flatten(),
             advantage=advantage.flatten(),
             value_target=(advantage + value).flatten(),
+        ), metrics
+
+    def _corrected(
+        self,
+        state: State,
+        segments: TensorBatch,
+        columns: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, float],
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor | float]]:
+        """Advantages by V-trace, the log density of the policy as it is now, what to report."""
+        config, acted = self.config, segments.extras["log_prob"]
+        now, _ = state.policy.log_prob_and_entropy(
+            segments.observation.flatten(0, 1), segments.extras["policy_action"].flatten(0, 1)
         )
+        now = now.view_as(acted)
+        ratio = (now - acted).exp()
+        advantage = v_trace_advantage(*columns, ratio, config.rho_clip, config.c_clip)
+        metrics: dict[str, Tensor | float] = {
+            "age": segments.extras["age"].to(acted.dtype).mean(),
+            "rho": ratio.clamp(max=config.rho_clip).mean(),
+        }
+        return advantage, now, metrics
 
     def _minibatches(self, state: State, experience: Experience) -> dict[str, Tensor | float]:
         config, size = self.config, len(experience.advantage)
+        batch_size = share(config.batch_size, replicas(), "learner.batch_size")
         metrics: dict[str, Tensor | float] = {}
         stop_iteration = config.epochs
         minibatches = (
             (epoch, index)
             for epoch in range(config.epochs)
-            for index in torch.randperm(size, generator=state.generator).split(config.batch_size)
+            for index in torch.randperm(size, generator=state.generator).split(batch_size)
         )
         for epoch, index in minibatches:
             minibatch = experience.select(index.to(self.device))
             pi_loss, of_policy = policy_loss(state.policy, minibatch, config)
             v_loss = value_loss(state.value, minibatch)
             metrics |= of_policy | {"value_loss": v_loss.detach()}
-            if config.target_kl and float(of_policy["kl"]) > 1.5 * config.target_kl:
+            if config.target_kl and everyones_kl(of_policy) > 1.5 * config.target_kl:
                 stop_iteration = epoch
                 break
             loss = pi_loss + config.value_coefficient * v_loss
@@ -171,7 +210,7 @@ class PPO:
         stop_iteration = config.policy_steps
         for iteration in range(config.policy_steps):
             loss, metrics = policy_loss(state.policy, experience, config)
-            if float(metrics["kl"]) > limit:
+            if everyones_kl(metrics) > limit:
                 stop_iteration = iteration
                 break
             gradient_step(state.optimizer, loss, config.max_grad_norm)
@@ -195,8 +234,10 @@ def policy_loss(
     log_prob, entropy = policy.log_prob_and_entropy(experience.observation, experience.action)
     advantage = experience.advantage
     assert log_prob.shape == advantage.shape
-    if config.normalize_advantage and len(advantage) > 1:
-        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    if config.normalize_advantage:
+        everyones = joined_rows(advantage)
+        if len(everyones) > 1:
+            advantage = (advantage - everyones.mean()) / (everyones.std() + 1e-8)
     log_ratio = log_prob - experience.log_prob
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
@@ -212,10 +253,23 @@ def policy_loss(
     return loss, metrics
 
 
+def everyones_kl(metrics: Mapping[str, Tensor | float]) -> float:
+    """Over the joined batch: all replicas stop at the same step."""
+    return float(joined_mean(torch.as_tensor(metrics["kl"])))
+
+
 def value_loss(value: StateValue, experience: Experience) -> Tensor:
     predicted = value(experience.observation)
     assert predicted.shape == experience.value_target.shape
     return (predicted - experience.value_target).square().mean()
+
+
+def stale(sample: Sample) -> bool:
+    """Whether any step was made by older weights, where somebody has looked at their age."""
+    age = sample.batch.extras.get("age")
+    if age is None:
+        return False
+    return bool(highest(torch.tensor(int(age.max()))) > 0)  # replicas take one way or the other
 
 
 @torch.no_grad()
@@ -228,7 +282,8 @@ def explained_variance(value: StateValue, experience: Experience) -> Tensor:
 def learn_moments(policy: StochasticPolicy, sample: Sample, device: torch.device) -> None:
     extras = sample.batch.extras
     returns = extras.get("discounted_return")
-    policy.normalizer.update(
-        torch.from_numpy(sample.batch.observation).flatten(0, 1).to(device),
-        None if returns is None else torch.from_numpy(returns).flatten().to(device),
+    learn_from(
+        policy.normalizer,
+        to_device(sample.batch.observation, device).flatten(0, 1),
+        None if returns is None else to_device(returns, device).flatten(),
     )

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from learner.critics import TwinQ
+from learner.data_parallel import normal_noise
 from learner.optimization import (
     adam,
     gradient_step,
@@ -100,9 +101,7 @@ class SAC:
     def update(self, state: State, sample: Sample) -> UpdateResult:
         config = self.config
         batch = to_tensors(sample, state.policy.normalizer, self.device, learn_moments=True)
-        noise, next_noise = torch.randn(
-            (2, *batch.action.shape), generator=state.generator, device=self.device
-        )
+        noise, next_noise = normal_noise((2, *batch.action.shape), state.generator, self.device)
         alpha = state.log_alpha.detach().exp()
 
         target = critic_target(state, batch, next_noise, alpha)

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.optim import Adam
 
 from learner.critics import TwinQ
+from learner.data_parallel import normal_noise
 from learner.optimization import (
     adam,
     gradient_step,
@@ -91,7 +92,7 @@ class TD3:
     def update(self, state: State, sample: Sample) -> UpdateResult:
         config = self.config
         batch = to_tensors(sample, state.policy.normalizer, self.device, learn_moments=True)
-        noise = torch.randn(batch.action.shape, generator=state.generator, device=self.device)
+        noise = normal_noise(batch.action.shape, state.generator, self.device)
 
         target = critic_target(state, batch, noise, config)
         q = state.critic(batch.observation, batch.action)  # [2, B]

@@ -35,6 +35,36 @@ def advantage_by_double_sum(
     return advantage
 
 
+def v_trace_by_products(
+    reward: Array,
+    discount: Array,
+    boundary: Array,
+    value: Array,
+    next_value: Array,
+    lambda_: float,
+    ratio: Array,
+    rho_clip: float,
+    c_clip: float,
+) -> Array:
+    """arXiv 1802.01561, equation 1, with c_i times lambda, minus V(s_t):
+
+    sum_l (prod_{t<=i<l} discount_i lambda c_i) rho_l delta_l, to the episode's or row's end.
+    """
+    rows, steps = reward.shape
+    advantage = np.zeros((rows, steps))
+    for row in range(rows):
+        for t in range(steps):
+            ends = np.flatnonzero(boundary[row, t:])
+            stop = t + ends[0] + 1 if len(ends) else steps
+            for later in range(t, stop):
+                c = np.minimum(c_clip, ratio[row, t:later])
+                trace = np.prod(discount[row, t:later] * lambda_ * c)
+                target = reward[row, later] + discount[row, later] * next_value[row, later]
+                rho = min(rho_clip, ratio[row, later])
+                advantage[row, t] += trace * rho * (target - value[row, later])
+    return advantage
+
+
 class Distribution(Protocol):
     """pi(.|s): what PPO asks of it, and the gradients it can be asked to pull back."""
 
@@ -154,6 +184,7 @@ class PpoReference:
     value_coefficient: float = 0.5
     value_lr: float = 1e-3
     target_kl: float | None = None
+    v_trace_clips: tuple[float, float] | None = None  # rho and c, where the segments are stale
     policy_losses: list[float] = field(default_factory=list)  # at every evaluation, in order
     value_losses: list[float] = field(default_factory=list)
     kls: list[float] = field(default_factory=list)
@@ -173,7 +204,7 @@ class PpoReference:
             self.value(flat(column))[:, 0].reshape(rows, steps)
             for column in (segments.observation, segments.next_observation)
         )
-        advantage = advantage_by_double_sum(
+        columns = (
             segments.reward,
             segments.discount,
             segments.boundary,
@@ -181,10 +212,18 @@ class PpoReference:
             next_value,
             self.gae_lambda,
         )
+        old = flat(segments.log_prob)
+        if self.v_trace_clips is None:
+            advantage = advantage_by_double_sum(*columns)
+        else:
+            now = self.policy.log_prob(flat(segments.observation), flat(segments.action))
+            ratio = (np.exp(now) / np.exp(old)).reshape(rows, steps)
+            advantage = v_trace_by_products(*columns, ratio, *self.v_trace_clips)
+            old = now
         return (
             flat(segments.observation),
             flat(segments.action),
-            flat(segments.log_prob),
+            old,
             flat(advantage),
             flat(advantage + value),
         )

@@ -72,7 +72,9 @@ def distribution_of(policy: StochasticPolicy) -> Distribution:
     return GaussianReference(network, policy.log_std.detach().numpy().copy())
 
 
-def make(spec: EnvSpec, **switches: object) -> tuple[PPO, State, PpoReference]:
+def make(
+    spec: EnvSpec, *, stale: bool = False, **switches: object
+) -> tuple[PPO, State, PpoReference]:
     config = PPO.Config(hidden_sizes=(8, 7), **({"lr": 1e-2} | switches))
     algorithm = PPO(config, device=CPU, seed=SEED)
     state = algorithm.initial_state(spec)
@@ -90,6 +92,7 @@ def make(spec: EnvSpec, **switches: object) -> tuple[PPO, State, PpoReference]:
         value_coefficient=config.value_coefficient,
         value_lr=config.value_lr,
         target_kl=config.target_kl,
+        v_trace_clips=(config.rho_clip, config.c_clip) if stale else None,
     )
     return algorithm, state, reference
 
@@ -521,3 +524,91 @@ def test_update_on_pixels_moves_every_layer() -> None:
     algorithm.update(state, as_sample(columns))
     for module, old in zip(modules, before, strict=True):
         assert all((a != b).any() for a, b in zip(snapshot(module), old, strict=True))
+
+
+# Segments that older weights made
+
+AGED = {"age": np.ones((ROWS, STEPS), np.int64)}
+
+
+@pytest.mark.parametrize("clips", [{}, {"rho_clip": 2.0, "c_clip": 0.5}], ids=["ones", "others"])
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_stale_minibatch_iterations_equal_the_reference(
+    spec: EnvSpec, clips: dict[str, object]
+) -> None:
+    """V-trace advantages, and ratios against the policy as it was before the update."""
+    algorithm, state, reference = make(spec, stale=True, epochs=2, batch_size=5, **clips)
+    generator = torch.Generator().manual_seed(SEED)
+    for iteration in range(2):
+        columns = segments_of(reference, spec, iteration)
+        metrics = algorithm.update(state, as_sample(columns, AGED)).metrics
+        reference.minibatches(columns, same_shuffles(2, 5, generator))
+        assert_close(metrics["policy_loss"], reference.policy_losses[-1], "policy loss")
+        assert_close(metrics["value_loss"], reference.value_losses[-1], "value loss")
+        assert_same_parameters(state, reference)
+
+
+def test_stale_full_batch_iterations_equal_the_reference() -> None:
+    spec = SPECS["continuous"]
+    algorithm, state, reference = make(
+        spec, stale=True, mode="full_batch", policy_steps=3, value_steps=2, target_kl=10.0
+    )
+    columns = segments_of(reference, spec)
+    algorithm.update(state, as_sample(columns, AGED))
+    reference.full_batch(columns, policy_steps=3, value_steps=2)
+    assert_same_parameters(state, reference)
+
+
+def test_one_stale_step_is_enough() -> None:
+    spec = SPECS["discrete"]
+    age = np.zeros((ROWS, STEPS), np.int64)
+    age[1, 3] = 2
+    algorithm, state, reference = make(spec, stale=True, epochs=1, batch_size=SIZE)
+    columns = segments_of(reference, spec)
+    metrics = algorithm.update(state, as_sample(columns, {"age": age})).metrics
+    assert float(metrics["age"]) == pytest.approx(2 / SIZE)
+    reference.minibatches(columns, [[np.arange(SIZE)]])
+    assert_same_parameters(state, reference)
+
+
+@pytest.mark.parametrize("mode", ["minibatch", "full_batch"])
+def test_an_age_of_zero_changes_nothing_to_the_bit(mode: str) -> None:
+    spec = SPECS["continuous"]
+    ages = ({}, {"age": np.zeros((ROWS, STEPS), np.int64)})
+    made = [make(spec, mode=mode, policy_steps=3, value_steps=2, epochs=2) for _ in ages]
+    columns = segments_of(made[0][2], spec)
+    left, right = (
+        algorithm.update(state, as_sample(columns, extras)).metrics
+        for (algorithm, state, _), extras in zip(made, ages, strict=True)
+    )
+    assert {name: float(value) for name, value in left.items()} == {
+        name: float(value) for name, value in right.items()
+    }
+    assert "age" not in left
+    for one, other in zip(snapshot(made[0][1].policy), snapshot(made[1][1].policy), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_stale_metrics_say_how_old_and_how_far_off() -> None:
+    spec = SPECS["continuous"]
+    algorithm, state, reference = make(spec, stale=True, rho_clip=1.5)
+    columns = segments_of(reference, spec)
+    now = reference.policy.log_prob(
+        columns.observation.reshape(SIZE, -1), columns.action.reshape(SIZE, -1)
+    )
+    metrics = algorithm.update(state, as_sample(columns, AGED)).metrics
+    assert float(metrics["age"]) == 1.0
+    rho = np.minimum(1.5, np.exp(now - columns.log_prob.reshape(SIZE)))
+    assert_close(metrics["rho"], rho.mean())
+
+
+def test_a_stale_update_begins_at_a_ratio_of_one() -> None:
+    """However far the policy that acted is away: nothing is clipped before the first step."""
+    spec = SPECS["continuous"]
+    algorithm, state, reference = make(
+        spec, stale=True, mode="full_batch", policy_steps=1, value_steps=1
+    )
+    columns = segments_of(reference, spec, drift=2.0)
+    metrics = algorithm.update(state, as_sample(columns, AGED)).metrics
+    assert float(metrics["kl"]) == pytest.approx(0.0, abs=1e-12)
+    assert float(metrics["clip_fraction"]) == 0.0

@@ -1,12 +1,31 @@
-"""The hub of weights: newest only, never back, nothing from a learner that was replaced."""
+"""The hub of weights: newest only, never back, nothing from a learner that was replaced.
+
+And those who speak with it, by a stand-in for Ray that answers at once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
-from services.weights import Published, WeightHub
+import numpy as np
+import pytest
+
+from repertory.errors import RepertoryError
+from repertory.types import WeightSnapshot
+from services import weights as weights_module
+from services.weights import (
+    Published,
+    SilentPublisher,
+    WeightHub,
+    WeightPublisher,
+    WeightSource,
+)
+
+ARRAYS = {"w": np.arange(3.0)}
 
 
 def weights(version: int, epoch: int = 1, policy: str = "td3") -> Published:
@@ -70,3 +89,72 @@ def test_nothing_new_is_said_at_the_deadline() -> None:
         assert await hub.newer({"td3": 5}, 0.001) == []
 
     run(story())
+
+
+class RemoteHub:
+    """A real hub behind `method.remote(...)`; answers are there at once."""
+
+    def __init__(self) -> None:
+        self.hub = WeightHub()
+        for name in ("publish", "newer", "versions"):
+            setattr(self, name, SimpleNamespace(remote=self._caller(name)))
+
+    def _caller(self, name: str) -> Any:
+        return lambda *arguments: run(getattr(self.hub, name)(*arguments))
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> RemoteHub:
+    """References are the values themselves."""
+    fake = SimpleNamespace(
+        get=lambda value, timeout=None: value,
+        put=lambda value: value,
+        wait=lambda values, timeout=None: (values, []),
+        exceptions=weights_module.ray.exceptions,
+    )
+    monkeypatch.setattr(weights_module, "ray", fake)
+    return RemoteHub()
+
+
+def test_a_version_is_the_number_of_updates_until_it_is_renewed(hub: RemoteHub) -> None:
+    publisher = WeightPublisher(hub, "td3", epoch=1, updates=0)
+    versions = [publisher.publish(ARRAYS, updates) for updates in (0, 1)]
+    publisher.renew()
+    versions += [publisher.publish(ARRAYS, updates) for updates in (1, 2)]
+    assert versions == [0, 1, 2, 3]
+    assert run(hub.hub.versions()) == {"td3": 3}
+
+
+def test_a_learner_from_an_older_checkpoint_begins_above_the_last_version(hub: RemoteHub) -> None:
+    WeightPublisher(hub, "td3", epoch=1, updates=0).publish(ARRAYS, 40)
+    publisher = WeightPublisher(hub, "td3", epoch=2, updates=30)
+    assert [publisher.publish(ARRAYS, updates) for updates in (30, 31)] == [41, 42]
+
+
+def test_a_replica_counts_as_the_first_one_does(hub: RemoteHub) -> None:
+    first = WeightPublisher(hub, "td3", epoch=1, updates=0)
+    other = SilentPublisher(first.offset)
+    for updates in (0, 1, 1, 2):
+        assert first.publish(ARRAYS, updates) == other.publish(ARRAYS, updates)
+        first.renew()
+        other.renew()
+
+
+def test_a_source_says_what_it_handed_out(hub: RemoteHub) -> None:
+    WeightPublisher(hub, "td3", epoch=1, updates=0).publish(ARRAYS, 5)
+    source = WeightSource(hub, "td3")
+    snapshot = source.newest()
+    assert snapshot is not None
+    assert (source.version, source.checksum) == (5, WeightSnapshot("td3", 5, ARRAYS).checksum)
+    assert source.checksum != 0
+
+
+def test_weights_that_are_not_what_was_published_are_refused(hub: RemoteHub) -> None:
+    WeightPublisher(hub, "td3", epoch=1, updates=0).publish(ARRAYS, 5)
+    (newest,) = run(hub.hub.newer({"td3": -1}))
+    other = replace(newest, version=6, arrays=[{"w": np.zeros(3)}])
+    run(hub.hub.publish(other))
+    source = WeightSource(hub, "td3")
+    with pytest.raises(RepertoryError, match="checksum"):
+        source.newest()
+    assert source.version == -1

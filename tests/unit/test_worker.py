@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from actors import worker as worker_module
-from actors.rollout import WorkerPlace, rollout_for
+from actors.rollout import Collected, WorkerPlace, rollout_for
 from actors.worker import RolloutWorker
 from repertory.config import RunConfig, resolve
 from repertory.envs import probe
@@ -36,8 +37,10 @@ class FakeWeights:
         self._available = newest
         self._changed = threading.Condition()
         self.version = -1
-        self.published_at = 0.0
+        self.checksum = 0xBEEF
+        self.published_at = time.time()
         self.waits = 0
+        self.on_wait: Callable[[], None] = lambda: None
 
     def offer(self, version: int) -> None:
         with self._changed:
@@ -53,6 +56,7 @@ class FakeWeights:
     def wait(self, timeout_seconds: float) -> WeightSnapshot | None:
         with self._changed:
             self.waits += 1
+            self.on_wait()
             self._changed.wait_for(lambda: self._available > self.version, timeout_seconds)
         return self.newest()
 
@@ -250,3 +254,110 @@ def test_workers_play_different_episodes() -> None:
     starts = [batch.observation[0] for batch in batches if batch is not None]
     np.testing.assert_array_equal(starts[0], first.observation[0])  # as in a local run
     assert len({start.tobytes() for start in starts}) == 3
+
+
+class ScriptedRollout:
+    """Each step completes the segments that the script says, by the versions they began with."""
+
+    def __init__(self, steps: list[list[int]], on_step: Callable[[int], None]) -> None:
+        self._steps = iter(steps)
+        self._on_step = on_step
+        self.policy = self
+        self.policy_version = 0
+        self.env_steps = 0
+        self.broken_episodes = 0
+        self.taken = 0
+
+    def load_weights(self, arrays: Any) -> None: ...
+
+    def collect(self, env_steps: int) -> Collected:
+        self.taken += 1
+        self.env_steps += env_steps
+        begun = np.array(next(self._steps), np.int64)
+        self._on_step(self.taken)
+        if not len(begun):
+            return Collected(None, [], env_steps)
+        versions = np.stack([begun, np.full(len(begun), self.policy_version)], axis=1)
+        column = np.zeros(versions.shape, np.float32)
+        batch = TransitionBatch(*[column] * 5, versions.astype(np.int32), versions)
+        return Collected(batch, [], env_steps)
+
+
+def steps_of_rounds(
+    steps: list[list[int]], *, max_lag: int = 0, on_step: Callable[[Any, int], None] | None = None
+) -> list[int]:
+    """After which steps a worker with two copies waited for weights; one version is the answer."""
+    overrides = {"learner.segment_length": 2, "topology.max_lag": max_lag}
+    world = World("ppo", **overrides)
+    rollout = ScriptedRollout(
+        steps, lambda step: on_step(world, step) if on_step is not None else None
+    )
+    (learner,) = world.config.learners.values()
+    worker = RolloutWorker(
+        world.config,
+        learner,
+        rollout,  # type: ignore[arg-type]
+        world.replay,
+        world.weights,
+        world.heartbeat,  # type: ignore[arg-type]
+    )
+    waited: list[int] = []
+
+    def answer() -> None:
+        if rollout.taken:
+            waited.append(rollout.taken)
+        if rollout.taken == len(steps):
+            worker.stopping.set()
+        world.weights.offer(world.weights.version + 1)
+
+    world.weights.on_wait = answer
+    worker.run()
+    assert world.replay.items == sum(len(step) for step in steps)  # all are sent
+    return waited
+
+
+def test_on_policy_a_round_has_one_segment_of_each_copy() -> None:
+    assert steps_of_rounds([[], [0, 0], [], [1, 1]]) == [2, 4]
+
+
+def test_a_copy_that_breaks_does_not_leave_the_round_short() -> None:
+    """One copy completes its segment in time, the other a step later."""
+    assert steps_of_rounds([[], [0], [0], [], [1, 1]]) == [3, 5]
+
+
+def test_a_segment_begun_in_the_round_before_does_not_fill_this_one() -> None:
+    assert steps_of_rounds([[], [0], [0], [0], [1], [], [1]]) == [3, 7]
+
+
+def test_within_the_lag_it_does() -> None:
+    """The first round does not wait; of the second, one segment was begun in the first."""
+    assert steps_of_rounds([[0, 0], [0], [0], [0], [1]], max_lag=1) == [3, 5]
+
+
+def test_versions_that_came_during_a_round_allow_for_no_more_than_one() -> None:
+    """A learner that waits for a slow round publishes again and again."""
+
+    def publish(world: Any, step: int) -> None:
+        if step == 1:
+            world.weights.offer(7)
+
+    assert steps_of_rounds([[0, 0], [7, 7], [8, 8]], on_step=publish)[-2:] == [2, 3]
+
+
+def test_facts_say_which_weights_it_has() -> None:
+    world = World("dqn")
+    assert "checksum" not in world.worker.facts()  # none yet
+    world.run_until(lambda: world.replay.items >= 16)
+    facts = world.worker.facts()
+    assert facts["version"] == 0
+    assert facts["checksum"] == "0000beef"
+    assert 0 <= facts["weights_age_seconds"] < LONG_SECONDS
+
+
+def test_reports_of_episodes_say_how_old_the_weights_were() -> None:
+    world = World("dqn")
+    world.weights.published_at = time.time() - 1000.0
+    world.run_until(lambda: world.heartbeat.totals.get("episodes", 0) >= 1)
+    (report, *_) = world.heartbeat.reports
+    assert report["policy_version"] == 0
+    assert 1000.0 <= report["weights_age_seconds"] < 1000.0 + LONG_SECONDS
