@@ -14,13 +14,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $(STAMP)
 
+# A distributed run on this machine: Ray, two shards, two actors, a learner, an evaluator, Valkey.
 demo: $(STAMP)
 	rm -rf runs/demo
-	$(BIN)/repertory train CartPole-v1 --algo ppo --local --seed 1 --run-dir runs/demo/ppo
-	$(BIN)/repertory train CartPole-v1 --algo dqn --local --seed 1 --run-dir runs/demo/dqn
-	$(BIN)/repertory eval runs/demo/ppo --policy best --episodes 20
-	$(BIN)/repertory play runs/demo/ppo --gif runs/demo/cartpole.gif
-	$(BIN)/repertory plot runs/demo/ppo runs/demo/dqn --out runs/demo/curves.png
+	$(BIN)/repertory train CartPole-v1 --algo ppo --seed 1 --actors 2 --shards 2 --run-dir runs/demo
+	$(BIN)/repertory eval runs/demo --policy best --episodes 20
+	$(BIN)/repertory play runs/demo --gif runs/demo/cartpole.gif
+	$(BIN)/repertory plot runs/demo --out runs/demo/curves.png
 
 # Two workers, one torch thread each: the suite is made for two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist load --maxschedchunk 1

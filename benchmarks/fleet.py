@@ -13,10 +13,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from benchmarks.peers.commands import Count, Job, Settings, TableJob
+from repertory.closing import Closing
 
 ROOT = Path(__file__).parents[1]
 ANSWER_SECONDS = 120.0  # only something broken takes this long
@@ -92,7 +92,7 @@ class Process:
             self._process.wait()
 
 
-class Fleet:
+class Fleet(Closing):
     """One side with the same tables on every shard. Also a context manager, which ends it."""
 
     def __init__(
@@ -156,17 +156,6 @@ class Fleet:
     def close(self) -> None:
         for process in [*self._clients, *self._servers]:
             process.close()
-
-    def __enter__(self) -> Fleet:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _job(
         self,

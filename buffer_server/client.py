@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 import os
-from types import TracebackType
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -33,6 +32,7 @@ from buffer_server.remote_table import (
 from buffer_server.statistics import ShardStatistics
 from buffer_server.statistics_messages import decode_statistics
 from buffer_server.writer_ledger import WRITER_BYTES
+from repertory.closing import Closing
 from repertory.types import Array, Sample, Signature, TransitionBatch
 
 
@@ -41,7 +41,7 @@ class ClientConfig(ConnectionConfig):
     table: str
 
 
-class ReplayClient:
+class ReplayClient(Closing):
     """One table of one shard. Safe to share between threads. Making one needs the shard."""
 
     def __init__(self, config: ClientConfig, signature: Signature | None = None) -> None:
@@ -141,14 +141,3 @@ class ReplayClient:
     def close(self) -> None:
         """Whoever waits is told so."""
         self._connection.close()
-
-    def __enter__(self) -> ReplayClient:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -7,12 +7,8 @@ Counts begin with the process, but for what a checkpoint brings back.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from threading import Thread
-from types import TracebackType
-from wsgiref.simple_server import WSGIServer
 
 import grpc
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -25,7 +21,6 @@ from buffer_server.reception import Kind
 from buffer_server.request_times import BOUNDS, Histogram
 from buffer_server.server import ReplayServer
 from buffer_server.statistics import CheckpointStatistics, ShardStatistics, TableStatistics
-from repertory.errors import UsageError
 
 PREFIX = "repertory_replay_"
 CODES = {code.value[0]: code.name.lower() for code in grpc.StatusCode}
@@ -44,40 +39,6 @@ class ShardCollector(Collector):
         yield from _of_requests(self._server.request_times())
         if shard.checkpoint is not None:
             yield from _of_checkpoint(shard.checkpoint)
-
-
-class MetricsServer:
-    """Answers on HTTP from the moment it is made."""
-
-    def __init__(self, address: str, server: ReplayServer) -> None:
-        host, _, port = address.rpartition(":")
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(ShardCollector(server))
-        self._http: WSGIServer
-        self._thread: Thread
-        try:
-            self._http, self._thread = start_http_server(
-                int(port), host.strip("[]"), registry=registry
-            )
-        except OSError as error:
-            raise UsageError(f"cannot serve metrics on {address}: {error.strerror}") from error
-        self.address = f"{host}:{self._http.server_port}"
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
-
-    def __enter__(self) -> MetricsServer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _of_shard(shard: ShardStatistics) -> Iterator[Metric]:

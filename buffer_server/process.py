@@ -27,14 +27,16 @@ from pydantic import AfterValidator, Field, model_validator
 from buffer_server.addresses import check_address, is_loopback, is_unix
 from buffer_server.capacity import Capacity
 from buffer_server.checkpoint import Restored, ShardCheckpoints
-from buffer_server.metrics import MetricsServer
+from buffer_server.metrics import ShardCollector
 from buffer_server.resharding import ShardPlace
 from buffer_server.server import ReplayServer, ServerConfig
 from buffer_server.service import SavedCheckpoint
+from buffer_server.statistics import ShardStatistics
 from buffer_server.statuses import ReplayUnavailable
 from buffer_server.table_config import TableConfig
 from repertory.errors import RepertoryError, UsageError
 from repertory.freed_memory import keep_freed_memory
+from repertory.metrics_server import MetricsServer
 from repertory.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -131,6 +133,9 @@ class ShardProcess:
                 saved = self._checkpoints.save(gently=False, wait_seconds=LONGEST_SAVE_SECONDS)
                 self._say(f"last checkpoint: {_spoken(saved)}")
 
+    def statistics(self) -> ShardStatistics:
+        return self._server.statistics()
+
     def stop(self) -> None:
         """From any thread: as a signal does."""
         self._stopping.set()
@@ -151,7 +156,7 @@ class ShardProcess:
     def _serve_metrics(self) -> str | None:
         if self._config.metrics_address is None:
             return None
-        metrics = MetricsServer(self._config.metrics_address, self._server)
+        metrics = MetricsServer(self._config.metrics_address, ShardCollector(self._server))
         self._stack.callback(metrics.close)
         return metrics.address
 

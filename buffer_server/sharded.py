@@ -22,7 +22,6 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
 
 import numpy as np
 
@@ -40,6 +39,7 @@ from buffer_server.shards import Lane, ask_all
 from buffer_server.statistics import ShardStatistics
 from buffer_server.statistics_messages import decode_statistics
 from buffer_server.streams import SLICE_SECONDS
+from repertory.closing import Closing
 from repertory.errors import RepertoryError, ReplayTimeout, UsageError
 from repertory.types import Array, Sample, Signature, TransitionBatch
 
@@ -68,7 +68,7 @@ class ClientStatistics:
     shards: tuple[ShardState, ...]
 
 
-class ShardedReplay:
+class ShardedReplay(Closing):
     """One table of all its shards. Safe to share between threads.
 
     Making one needs one shard; others may come later.
@@ -218,17 +218,6 @@ class ShardedReplay:
         self._batches.close()  # whoever waits for a sample is told so
         self._watch.close()
         return unacknowledged
-
-    def __enter__(self) -> ShardedReplay:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _turn(self, changed: bool) -> None:
         self._inserts.turn()

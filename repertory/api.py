@@ -27,6 +27,7 @@ from services.export import load_export
 from services.local_run import RunResult
 from services.progress import Reporter, Silent, reporter_for
 from services.run_policy import Evaluation, evaluate_run, load_card
+from services.topology import Place
 
 __all__ = ["Evaluation", "LoadedPolicy", "RunResult", "evaluate", "load_policy", "resume", "train"]
 
@@ -41,10 +42,11 @@ def train(
     config: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callback] = (),
+    distributed: bool = False,
     progress: bool = True,
     overwrite: bool = False,
 ) -> RunResult:
-    """Trains in this process; `settings` are dotted keys, as `--set` takes them."""
+    """Trains in this process, or in many; `settings` are dotted keys, as `--set` takes them."""
     overrides = dict(settings or {})
     overrides |= {key: v for key, v in (("steps", steps), ("seed", seed)) if v is not None}
     algorithms = algo.split(",") if isinstance(algo, str) and algo else list(algo)
@@ -55,6 +57,7 @@ def train(
         resolved,
         launcher.default_run_dir(resolved) if run_dir is None else Path(run_dir),
         _reporter(progress),
+        place=Place() if distributed else None,
         callbacks=callbacks,
         overwrite=overwrite,
     )

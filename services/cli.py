@@ -6,7 +6,6 @@ standard error; exit code 2 means the call was wrong, 1 that something failed.
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import os
@@ -19,11 +18,13 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from repertory.errors import RepertoryError, UsageError
 from services.buffer_server_command import BufferServerOptions
+from services.user_code import make_importable
 
 if TYPE_CHECKING:
-    from services.launcher import Cluster
+    from repertory.config import RunConfig
     from services.local_run import RunResult
     from services.progress import Reporter
+    from services.topology import Place
 
 app = tyro.extras.SubcommandApp()
 
@@ -83,7 +84,8 @@ def train(
         token_file: The token of that cluster.
         redis_url: A Redis or Valkey of your own; default: one is started here.
         redis_password_file: Its password.
-        dry_run: Check everything, print the resolved settings, start nothing.
+        dry_run: Check everything, print the resolved settings and how many processes of which
+            kind there would be and why; start nothing.
         resume: auto goes on with the run in the run directory, if there is one.
         overwrite: Replace a run that is already in the run directory.
     """
@@ -107,18 +109,17 @@ def train(
     resolved = resolve(env, algorithms, file=config, overrides=overrides)
     spec = launcher.check(resolved)
     run_dir = run_dir or launcher.default_run_dir(resolved)
+    place = None if local else _place(address, token_file, redis_url, redis_password_file)
     if dry_run:
         print(resolved.to_yaml(), end="")
         print(f"# {spec.env_id}: {spec.observation_kind} observations {spec.observation_shape},")
         print(f"# {spec.action_kind} actions {spec.action_sizes}; would train in {run_dir}")
+        _print_plan(resolved, place)
         return
-    cluster = None if local else _cluster(address, token_file, redis_url, redis_password_file)
     if resume == "auto" and (run_dir / "checkpoints").is_dir():
-        result = launcher.resume(run_dir, _reporter(), steps=resolved.steps, cluster=cluster)
+        result = launcher.resume(run_dir, _reporter(), steps=resolved.steps, place=place)
     else:
-        result = launcher.train(
-            resolved, run_dir, _reporter(), cluster=cluster, overwrite=overwrite
-        )
+        result = launcher.train(resolved, run_dir, _reporter(), place=place, overwrite=overwrite)
     _summarise(result)
 
 
@@ -386,19 +387,29 @@ def _fitting_algorithm(env: str | None, config: Path | None, overrides: dict[str
     return default_algorithm(probe(resolve(env, ["ppo"], file=config, overrides=env_settings).env))
 
 
-def _cluster(
+def _print_plan(config: RunConfig, place: Place | None) -> None:
+    from services.topology import plan_for
+
+    if place is None:
+        print("# --local: everything in one process")
+        return
+    for line in plan_for(config, place).lines():
+        print(f"# {line}")
+
+
+def _place(
     address: str | None,
     token_file: Path | None,
     redis_url: str | None,
     redis_password_file: Path | None,
-) -> Cluster:
+) -> Place:
     from repertory.control import ControlAddress
-    from services.launcher import Cluster
+    from services.topology import Place
 
     if address is not None and token_file is None:
         raise UsageError(f"--address {address} takes --token-file: the token of that Ray cluster")
     redis = None if redis_url is None else ControlAddress(redis_url, redis_password_file)
-    return Cluster(address, token_file, redis)
+    return Place(address, token_file, redis)
 
 
 def _tell(run: Path, command: str, **arguments: object) -> None:
@@ -435,17 +446,6 @@ def _summarise(result: RunResult) -> None:
     print(f"next         repertory play {run_dir}; repertory plot {run_dir}")
 
 
-def make_user_code_importable() -> None:
-    """Lets `my_module:Env-v0` name a file of the current folder.
-
-    Our packages have plain names that such a folder may use too: ours are imported first, and the
-    folder comes last in the search, so that neither can take the other's place by accident.
-    """
-    for package in ("repertory", "buffer_server", "actors", "learner", "services"):
-        importlib.import_module(package)
-    sys.path.append(os.getcwd())
-
-
 class CurrentStderr(logging.StreamHandler):
     """Writes to what standard error is at the moment: a live display puts itself in its place."""
 
@@ -455,7 +455,7 @@ class CurrentStderr(logging.StreamHandler):
 
 
 def main() -> None:
-    make_user_code_importable()
+    make_importable(os.getcwd())
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s: %(message)s", handlers=[CurrentStderr()]
     )

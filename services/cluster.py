@@ -11,29 +11,34 @@ import contextlib
 import logging
 import os
 import shutil
+import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import ray
 
+from repertory.closing import Closing
 from repertory.errors import RepertoryError, UsageError
+from services.guardian import Guardian
 from services.plan import Machines
 
 LOOPBACK = "127.0.0.1"
 OBJECT_STORE_BYTES = 256 * 2**20  # weights, a few versions of each policy
 NAMESPACE = "repertory"
+CONNECT_SECONDS = 5.0
 
 
-class Cluster:
+class Cluster(Closing):
     """Connected when made; `close` leaves, and ends what we started."""
 
     def __init__(self, address: str | None = None, cores: int | None = None) -> None:
         """Without an address Ray is started here, for this run alone."""
         self._folder = Path(tempfile.mkdtemp(prefix="repertory-ray-"))  # sockets: a short path
+        self._guardian = Guardian(self._folder)
         try:
-            with _private_folder(self._folder):
+            with _private_folder(self._folder), self._guardian.marking():
                 self._connect(address, cores)
         except BaseException:
             self.close()
@@ -52,6 +57,7 @@ class Cluster:
     def close(self) -> None:
         ray.shutdown()
         shutil.rmtree(self._folder, ignore_errors=True)
+        self._guardian.close()
 
     def _connect(self, address: str | None, cores: int | None) -> None:
         if address is None:
@@ -67,24 +73,67 @@ class Cluster:
                 _temp_dir=str(self._folder / "ray"),
             )
             return
-        if address.startswith("ray://"):
-            raise UsageError(
-                f"--address {address} is refused: Ray's client protocol cannot watch processes; "
-                "give HOST:PORT of the head, from a machine of the cluster"
-            )
+        _check_that_somebody_listens(address)
+        said = ""
         try:
-            ray.init(
-                address=address,
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                namespace=NAMESPACE,
-            )
+            with _stderr_of_ray() as stderr:
+                try:
+                    ray.init(
+                        address=address,
+                        logging_level=logging.ERROR,
+                        log_to_driver=False,
+                        namespace=NAMESPACE,
+                    )
+                finally:
+                    said = stderr()
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            if "InvalidAuthToken" in said or "Unauthenticated" in said:
+                file = os.environ["RAY_AUTH_TOKEN_PATH"]
+                raise RepertoryError(
+                    f"the Ray cluster at {address} refuses the token in {file}: "
+                    "give --token-file with the one it was started with"
+                ) from error
             reason = " ".join(str(error).split())[:300]
             raise RepertoryError(
-                f"the Ray cluster at {address} does not let us in: {reason}; is it running, and is "
-                "the token the same?"
+                f"the Ray cluster at {address} does not let us in: {reason}"
             ) from error
+
+
+def _check_that_somebody_listens(address: str) -> None:
+    """Ray itself would try for a long time."""
+    if address.startswith("ray://"):
+        raise UsageError(
+            f"--address {address} is refused: Ray's client protocol cannot watch processes; "
+            "give HOST:PORT of the head, from a machine of the cluster"
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise UsageError(f"--address {address} is refused: write HOST:PORT of the cluster's head")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise RepertoryError(
+            f"no Ray cluster answers at {address}: {error.strerror or error}; start one with "
+            "`ray start --head`, or leave --address out"
+        ) from error
+
+
+@contextlib.contextmanager
+def _stderr_of_ray() -> Iterator[Callable[[], str]]:
+    """What Ray's C++ writes there is not for people; the function gives what it was so far."""
+    with tempfile.TemporaryFile() as file:
+        before = os.dup(2)
+        os.dup2(file.fileno(), 2)
+
+        def said() -> str:
+            file.seek(0)
+            return file.read().decode(errors="replace")
+
+        try:
+            yield said
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
 
 
 @contextlib.contextmanager

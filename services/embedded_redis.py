@@ -80,6 +80,13 @@ class EmbeddedRedis:
         self._process.stdin.close()
         self._await_answer(timeout_seconds)
 
+    def __enter__(self) -> EmbeddedRedis:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
     def stop(self) -> None:
         if self._process is not None:
             self._process.terminate()  # writes what is left, then ends

@@ -10,12 +10,10 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from repertory.checkpoints import Checkpoint
 from repertory.config import RunConfig
-from repertory.control import ControlAddress
 from repertory.envs import probe
 from repertory.errors import RepertoryError, UsageError
 from repertory.parts import load_attribute
@@ -26,6 +24,7 @@ from services.fit import check_fit, choose_device
 from services.local_run import LocalRun, RunResult
 from services.progress import Reporter
 from services.run_directory import RunDirectory
+from services.topology import Place
 
 
 def check(config: RunConfig) -> EnvSpec:
@@ -48,37 +47,27 @@ def default_run_dir(config: RunConfig) -> Path:
     return Path("runs") / f"{env}_{'+'.join(config.learners)}_seed{config.seed}_{moment}"
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """Where a distributed run takes place: by default on this machine, with servers of its own."""
-
-    ray_address: str | None = None
-    ray_token_file: Path | None = None
-    redis: ControlAddress | None = None
-
-
 def train(
     config: RunConfig,
     run_dir: Path,
     reporter: Reporter,
     *,
-    cluster: Cluster | None = None,
+    place: Place | None = None,
     callbacks: Sequence[Callback] = (),
     overwrite: bool = False,
 ) -> RunResult:
-    """Without a cluster everything happens in this process."""
+    """Without a place everything happens in this process."""
     spec = check(config)
     hooks = [*callbacks, *_callbacks(config)]
     directory = RunDirectory.create(run_dir, config, overwrite=overwrite)
     try:
-        if cluster is not None:
-            return _launch(directory, spec, reporter, cluster, hooks, None)
-        try:
-            run = LocalRun(config, spec, directory, reporter, hooks)
-        except RepertoryError:  # refused by a part before the first step: leave nothing behind
+        if place is not None:
+            return _launch(directory, spec, reporter, place, hooks, None)
+        return LocalRun(config, spec, directory, reporter, hooks).run()
+    except RepertoryError:
+        if not directory.events.exists():  # refused before the first step: leave nothing behind
             shutil.rmtree(run_dir)
-            raise
-        return run.run()
+        raise
     finally:
         directory.close()
 
@@ -88,7 +77,7 @@ def resume(
     reporter: Reporter,
     *,
     steps: int | None = None,
-    cluster: Cluster | None = None,
+    place: Place | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> RunResult:
     """Goes on from the newest checkpoint that is whole, perhaps for more steps than planned."""
@@ -106,7 +95,7 @@ def resume(
             reporter.message("all of its steps are taken: --steps N asks for more")
         directory.update_config(config)
         if (run_dir / topology.CONTROL_FOLDER).is_dir():
-            return _launch(directory, spec, reporter, cluster or Cluster(), hooks, checkpoint)
+            return _launch(directory, spec, reporter, place or Place(), hooks, checkpoint)
         return LocalRun(config, spec, directory, reporter, hooks, checkpoint).run()
     finally:
         directory.close()
@@ -116,7 +105,7 @@ def _launch(
     directory: RunDirectory,
     spec: EnvSpec,
     reporter: Reporter,
-    cluster: Cluster,
+    place: Place,
     callbacks: Sequence[Callback],
     checkpoint: Checkpoint | None,
 ) -> RunResult:
@@ -124,11 +113,9 @@ def _launch(
         directory,
         spec,
         reporter,
+        place,
         callbacks=callbacks,
         checkpoint=checkpoint,
-        ray_address=cluster.ray_address,
-        ray_token_file=cluster.ray_token_file,
-        redis=cluster.redis,
         user_paths=(os.getcwd(),),
     )
 

@@ -6,8 +6,11 @@ was asked for is taken; `auto` is worked out here, and each comes with its reaso
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+import torch
 
 from repertory.config import OffPolicyConfig, RunConfig
 from repertory.errors import UsageError
@@ -35,7 +38,7 @@ class Plan:
     shards: int
     actor_cores: float
     learner_cores: float
-    learner_gpus: Mapping[str, float]  # by learner
+    learner_gpus: Mapping[str, float]  # for each process of a learner
     reasons: Mapping[str, str]  # by name of a number
 
     def lines(self) -> list[str]:
@@ -43,44 +46,67 @@ class Plan:
         return [f"{name}: {reason}" for name, reason in self.reasons.items()]
 
 
+def this_machine() -> Machines:
+    """What Ray would find here, known without starting it."""
+    return Machines(
+        cores=float(len(os.sched_getaffinity(0))),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        gpus=float(torch.cuda.device_count()),
+    )
+
+
 def make_plan(config: RunConfig, machines: Machines) -> Plan:
     reasons: dict[str, str] = {}
-    gpus = _gpus(config, machines, reasons)
-    learner_cores = _learner_cores(config, machines, gpus, reasons)
-    actors = _actors(config, machines, learner_cores, reasons)
+    learners = len(config.learners) * config.topology.replicas
+    reasons["learners"] = _learners(config)
+    gpus = _gpus(config, machines, learners, reasons)
+    learner_cores = _learner_cores(config, machines, learners, reasons)
+    actors = _actors(config, machines, learner_cores * learners, reasons)
     shards = _shards(config, machines, reasons)
-    spare = max(machines.cores - learner_cores * len(config.learners), machines.cores / 2)
+    spare = max(machines.cores - learner_cores * learners, machines.cores / 2)
     # On one machine nothing is to be spread, and actors must never wait for cores to be set aside:
     # a laptop runs more of them than it has cores on purpose.
     actor_cores = 0.0
     if machines.nodes > 1:
         actor_cores = round(min(1.0, spare / actors) if actors else 1.0, 4)
+        reasons["cores of an actor"] = f"{actor_cores:g}, so that Ray spreads them over the nodes"
     return Plan(actors, shards, actor_cores, learner_cores, gpus, reasons)
 
 
-def _gpus(config: RunConfig, machines: Machines, reasons: dict[str, str]) -> dict[str, float]:
-    learners = list(config.learners)
-    if config.device == "cpu" or (config.device == "auto" and machines.gpus < 1):
-        why = "device = cpu" if config.device == "cpu" else "there is none"
-        reasons["gpus"] = f"0, {why}"
-        return dict.fromkeys(learners, 0.0)
-    if machines.gpus < 1:
+def _learners(config: RunConfig) -> str:
+    names = ", ".join(config.learners)
+    replicas = config.topology.replicas
+    if replicas == 1:
+        return f"{len(config.learners)} ({names}), a process each"
+    return f"{len(config.learners)} ({names}), {replicas} processes each, topology.replicas"
+
+
+def _gpus(
+    config: RunConfig, machines: Machines, learners: int, reasons: dict[str, str]
+) -> dict[str, float]:
+    asked = config.topology.gpus
+    there = f"there are {machines.gpus:g} GPUs"
+    if asked != "auto" and asked > machines.gpus:
         raise UsageError(
-            f"device = {config.device} is refused: there are {machines.gpus:g} GPUs; "
-            "use auto or cpu"
+            f"topology.gpus = {asked:g} is refused: {there}; ask for at most that many, or for auto"
         )
-    share = min(1.0, machines.gpus / len(learners))
-    reasons["gpus"] = (
-        f"{share:g} for each of {len(learners)} learners, of the {machines.gpus:g} there are"
-    )
-    return dict.fromkeys(learners, share)
+    if config.device.startswith("cuda") and machines.gpus < 1:
+        raise UsageError(f"device = {config.device} is refused: {there}; use auto or cpu")
+    gpus = machines.gpus if asked == "auto" else asked
+    if config.device == "cpu" or gpus == 0:
+        why = "device = cpu" if config.device == "cpu" else there
+        reasons["gpus"] = f"0, {why}" if asked == "auto" else "0, as asked for"
+        return dict.fromkeys(config.learners, 0.0)
+    share = min(1.0, gpus / learners)
+    reasons["gpus"] = f"{share:g} for each of {learners} learner processes; {there}"
+    return dict.fromkeys(config.learners, share)
 
 
 def _learner_cores(
-    config: RunConfig, machines: Machines, gpus: Mapping[str, float], reasons: dict[str, str]
+    config: RunConfig, machines: Machines, learners: int, reasons: dict[str, str]
 ) -> float:
     wanted = float(config.threads)
-    most = machines.cores / (2 * len(config.learners))
+    most = machines.cores / (2 * learners)
     cores = max(min(wanted, most), 0.1)
     limit = "" if cores == wanted else f", at most half of {machines.cores:g} cores for all"
     reasons["cores of a learner"] = f"{cores:g}, threads = {config.threads}{limit}"
@@ -88,13 +114,13 @@ def _learner_cores(
 
 
 def _actors(
-    config: RunConfig, machines: Machines, learner_cores: float, reasons: dict[str, str]
+    config: RunConfig, machines: Machines, taken_cores: float, reasons: dict[str, str]
 ) -> int:
     asked = config.topology.actors
     if asked != "auto":
         reasons["actors"] = f"{asked}, as asked for"
         return asked
-    free = machines.cores - learner_cores * len(config.learners)
+    free = machines.cores - taken_cores
     by_cores = max(1, int(free))
     by_memory = max(1, int(machines.memory_bytes / 2 // WORKER_BYTES))
     actors = min(by_cores, by_memory)

@@ -30,7 +30,7 @@ class Status:
     def remaining_seconds(self) -> float | None:
         if self.steps_per_second <= 0:
             return None
-        return (self.total_steps - self.env_steps) / self.steps_per_second
+        return max(0, self.total_steps - self.env_steps) / self.steps_per_second
 
 
 class Reporter(Protocol):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from repertory.errors import RepertoryError
 
-SECONDS_TO_CONNECT = 20
+TRIES_TO_JOIN = "5"  # of a cluster that is there, about a second each
 
 
 def prepare(token_file: Path, *, make_token: bool) -> None:
@@ -31,5 +31,6 @@ def prepare(token_file: Path, *, make_token: bool) -> None:
         RAY_AUTH_MODE="token",
         RAY_AUTH_TOKEN_PATH=str(token_file.resolve()),
         RAY_USAGE_STATS_ENABLED="0",
-        RAY_gcs_server_request_timeout_seconds=str(SECONDS_TO_CONNECT),
     )
+    if not make_token:
+        os.environ["RAY_NUM_REDIS_GET_RETRIES"] = TRIES_TO_JOIN

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 
-from repertory.control import Control, ControlUnavailable
+from repertory.control import Control, ControlUnavailable, Member
 from repertory.errors import RepertoryError
 from services.supervisor import Observed
 
@@ -39,6 +39,7 @@ class RayProcesses:
         self._control = control
         self._make = make
         self._started: dict[str, _Started] = {}
+        self._members: Mapping[str, Member] = {}  # as last heard
         self._control_back_at = time.time()
         self._control_away = False
 
@@ -64,6 +65,31 @@ class RayProcesses:
         for name, started in self._started.items():
             if name.startswith(prefix):
                 getattr(started.handle, method).remote(*arguments)
+
+    def fact(self, key: str) -> dict[str, Any]:
+        """What each process that is running last said of this, where it said anything."""
+        return {
+            name: member.facts[key]
+            for name, member in self._members.items()
+            if name in self._started
+            and member.incarnation == self._started[name].incarnation
+            and key in member.facts
+        }
+
+    def why_pending(self, name: str, needs: Mapping[str, float]) -> str:
+        """Of one that was started and has not begun: what it waits for, as far as one can see."""
+        member = self._members.get(name)
+        if member is not None and member.incarnation == self._started[name].incarnation:
+            return f"it is being made on {member.host} (imports, environments, restoring)"
+        free = ray.available_resources()
+        short = [
+            f"{need:g} {kind} of which {free.get(kind, 0.0):g} are free"
+            for kind, need in needs.items()
+            if need > free.get(kind, 0.0)
+        ]
+        if short:
+            return f"it waits for {' and '.join(short)}; lower topology.* or add machines"
+        return "its process is being started"
 
     def observe(self) -> dict[str, Observed]:
         """Everything that was started; what has ended is named for the last time."""
@@ -93,6 +119,7 @@ class RayProcesses:
             self._control_away = True
             now = time.time()
             return {(name, one.incarnation): now for name, one in self._started.items()}
+        self._members = members
         if self._control_away:
             self._control_away, self._control_back_at = False, time.time()
         return {

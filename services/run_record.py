@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -189,17 +190,21 @@ class RunRecord:
 
 
 class RateMeter:
-    """Speeds since the reading before."""
+    """Speeds over the last seconds: what processes report comes in jumps."""
+
+    WINDOW_SECONDS = 10.0
 
     def __init__(self, env_steps: int, updates: int) -> None:
-        self._before = (time.monotonic(), env_steps, updates)
+        self._readings = deque([(time.monotonic(), env_steps, updates)])
         self.steps_per_second = 0.0
         self.updates_per_second = 0.0
 
     def update(self, env_steps: int, updates: int) -> None:
-        then, steps_then, updates_then = self._before
         now = time.monotonic()
+        self._readings.append((now, env_steps, updates))
+        while len(self._readings) > 2 and self._readings[1][0] < now - self.WINDOW_SECONDS:
+            self._readings.popleft()
+        then, steps_then, updates_then = self._readings[0]
         seconds = max(now - then, 1e-9)
         self.steps_per_second = (env_steps - steps_then) / seconds
         self.updates_per_second = (updates - updates_then) / seconds
-        self._before = (now, env_steps, updates)

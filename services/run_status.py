@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from repertory.control import Member
@@ -16,6 +16,8 @@ from repertory.errors import RepertoryError
 from services.topology import control_of
 
 STALE_SECONDS = 10.0
+REPORTING_ROLES = ("worker", "learner", "replica", "shard")
+TROUBLES = {"skipped": "updates skipped", "dropped_segments": "segments too old"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +63,7 @@ def print_status(status: RunStatus) -> None:
     )
     table = Table("process", "host", "pid", "starts", "heard", "memory", "what it says")
     for name, member in status.members.items():
-        age = time.time() - member.at
-        facts = {
-            key: value
-            for key, value in member.facts.items()
-            if key not in ("progress_at", "memory_bytes")
-        }
+        age = member.age_seconds
         table.add_row(
             name,
             member.host,
@@ -74,10 +71,33 @@ def print_status(status: RunStatus) -> None:
             str(member.incarnation),
             f"[red]{age:.0f} s ago" if age > STALE_SECONDS else f"{age:.1f} s ago",
             f"{member.facts.get('memory_bytes', 0) / 2**20:.0f} MB",
-            "  ".join(f"{key} {_short(value)}" for key, value in facts.items()),
+            escape(spoken(member)),
         )
     console.print(table)
 
 
-def _short(value: Any) -> str:
-    return f"{value:.1f}" if isinstance(value, float) else str(value)
+def spoken(member: Member) -> str:
+    """What a process says of itself, in a few words."""
+    facts = member.facts
+    if member.role in REPORTING_ROLES and facts.keys() <= {"progress_at", "memory_bytes"}:
+        return "is starting"
+    if member.role == "worker":
+        words = [
+            f"{facts['env_steps']:,} steps",
+            f"weights {facts['version']}, {facts['weights_age_seconds']:.1f} s old",
+        ]
+        if facts["broken_episodes"]:
+            words.append(f"{facts['broken_episodes']} broken episodes")
+    elif member.role in ("learner", "replica"):
+        words = [f"{facts['updates']:,} updates", f"version {facts['version']}"]
+        words += [f"{facts[key]} {what}" for key, what in TROUBLES.items() if facts.get(key)]
+    elif member.role == "shard":
+        words = [
+            f"{facts['size']:,} items, {facts['size_bytes'] / 1e6:.1f} MB",
+            f"{facts['inserted']:,} in, {facts['sampled']:,} out",
+        ]
+        if facts["blocked"]:
+            words.append("waiting: " + ", ".join(one.partition("@")[0] for one in facts["blocked"]))
+    else:
+        words = ["ready"]
+    return "; ".join(words)

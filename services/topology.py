@@ -12,71 +12,78 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from repertory.checkpoints import Checkpoint, write_atomically
-from repertory.control import Control, ControlAddress, RunCard
-from repertory.errors import UsageError
+from repertory.config import RunConfig
+from repertory.control import Control, ControlAddress, ControlUnavailable, RunCard
+from repertory.errors import RepertoryError, UsageError
+from repertory.metrics_server import MetricsServer
 from repertory.protocols import Callback
 from repertory.specs import EnvSpec
 from services import ray_environment
 from services.embedded_redis import EmbeddedRedis
 from services.local_run import RunResult
-from services.plan import make_plan
+from services.plan import Plan, make_plan, this_machine
 from services.progress import Reporter
+from services.run_collector import RunCollector
 from services.run_directory import RunDirectory
+from services.shard_link import ShardLink
+
+if TYPE_CHECKING:
+    from services.cluster import Cluster
 
 CONTROL_FOLDER = "control"  # in the run directory of every distributed run
 ADDRESS_FILE = "address.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run takes place: by default on this machine, with servers of its own."""
+
+    ray_address: str | None = None
+    ray_token_file: Path | None = None
+    redis: ControlAddress | None = None
+    # Where shards listen and are reached; by default sockets in a folder of their own.
+    links: Sequence[ShardLink] | None = None
 
 
 def launch(
     directory: RunDirectory,
     spec: EnvSpec,
     reporter: Reporter,
+    place: Place,
     *,
     callbacks: Sequence[Callback] = (),
     checkpoint: Checkpoint | None = None,
-    ray_address: str | None = None,
-    ray_token_file: Path | None = None,
-    redis: ControlAddress | None = None,
     user_paths: tuple[str, ...] = (),
 ) -> RunResult:
     """Starts everything, trains, ends everything."""
     config = directory.config
     private = directory.path / CONTROL_FOLDER
     private.mkdir(exist_ok=True)
-    ray_environment.prepare(ray_token_file or private / "ray_token", make_token=ray_address is None)
-    from services.cluster import Cluster  # imports Ray, which reads the environment
-    from services.distributed_run import DistributedRun
-
     with ExitStack() as stack:
-        server = None
+        plan = None if place.ray_address else make_plan(config, this_machine())
+        redis, server = place.redis, None
         if redis is None:
-            server = EmbeddedRedis(private)
-            server.start()
-            stack.callback(server.stop)
+            server = stack.enter_context(EmbeddedRedis(private))
             redis = server.address
-        write_atomically(private / ADDRESS_FILE, json.dumps(redis.to_json()).encode())
-        control = Control(redis, run_id(directory.path))
-        stack.callback(control.close)
-        cluster = Cluster(ray_address)
-        stack.callback(cluster.close)
-        plan = make_plan(config, cluster.machines())
-        control.register(
-            RunCard(
-                run_dir=str(directory.path.resolve()),
-                env=config.env.id,
-                learners={name: one.algorithm for name, one in config.learners.items()},
-                steps=config.steps,
-                started=time.time(),
-                host=socket.gethostname(),
-                process_id=os.getpid(),
-            )
-        )
-        sockets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="repertory-")))
+        control = stack.enter_context(_control(directory, redis))
+        if config.log.prometheus is not None:
+            metrics = MetricsServer(config.log.prometheus, RunCollector(control))
+            stack.callback(metrics.close)
+            reporter.message(f"metrics for Prometheus: http://{metrics.address}/metrics")
+        cluster = stack.enter_context(_cluster(place, private / "ray_token"))
+        plan = plan or make_plan(config, cluster.machines())
+        links = place.links or stack.enter_context(_sockets(plan.shards))
+        control.register(_card(directory))
+
+        from services.distributed_run import DistributedRun  # imports Ray
+
         return DistributedRun(
             config,
             spec,
@@ -84,12 +91,65 @@ def launch(
             directory,
             control,
             server,
-            sockets,
+            links,
             reporter,
             callbacks,
             checkpoint,
             user_paths,
         ).run()
+
+
+def plan_for(config: RunConfig, place: Place) -> Plan:
+    """How a run would be laid out there; nothing is started."""
+    if place.ray_address is None:
+        return make_plan(config, this_machine())
+    with _cluster(place, Path()) as cluster:
+        return make_plan(config, cluster.machines())
+
+
+def _cluster(place: Place, own_token: Path) -> Cluster:
+    """Ray reads its settings when it is imported: so they come first."""
+    token = place.ray_token_file or own_token
+    ray_environment.prepare(token, make_token=place.ray_address is None)
+    from services.cluster import Cluster
+
+    return Cluster(place.ray_address)
+
+
+def _control(directory: RunDirectory, address: ControlAddress) -> Control:
+    """Answers, or it is refused here."""
+    control = Control(address, run_id(directory.path))
+    try:
+        control.counters()
+    except ControlUnavailable as error:
+        raise RepertoryError(
+            f"{error}; is it running, and is --redis-password-file right? "
+            "Without --redis-url one is started here"
+        ) from error
+    document = json.dumps(address.to_json()).encode()
+    write_atomically(directory.path / CONTROL_FOLDER / ADDRESS_FILE, document)
+    return control
+
+
+def _card(directory: RunDirectory) -> RunCard:
+    config = directory.config
+    return RunCard(
+        run_dir=str(directory.path.resolve()),
+        env=config.env.id,
+        learners={name: one.algorithm for name, one in config.learners.items()},
+        steps=config.steps,
+        started=time.time(),
+        host=socket.gethostname(),
+        process_id=os.getpid(),
+    )
+
+
+@contextmanager
+def _sockets(shards: int) -> Iterator[list[ShardLink]]:
+    """In a folder with a short path: those of sockets may not be long."""
+    with tempfile.TemporaryDirectory(prefix="repertory-") as folder:
+        addresses = [f"unix:{folder}/shard-{index}.sock" for index in range(shards)]
+        yield [ShardLink(address, address) for address in addresses]
 
 
 def run_id(run_dir: Path) -> str:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from repertory.config import EnvConfig
-from repertory.parts import lookup
-from repertory.policies.policy import PolicyConfig, TorchPolicy, build_policy
+from repertory.policies.policy import PolicyConfig, TorchPolicy, build_policy, policy_config
 from repertory.specs import EnvSpec
 from repertory.types import WeightSnapshot
 
@@ -45,12 +44,9 @@ class PolicyCard:
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> PolicyCard:
-        policy_config = tree["policy_config"]
         return cls(
             algorithm=tree["algorithm"],
-            policy_config=lookup("policy", policy_config["name"]).Config.model_validate(
-                policy_config
-            ),
+            policy_config=policy_config(tree["policy_config"]),
             env_config=EnvConfig.model_validate(tree["env_config"]),
             spec=EnvSpec.from_json(tree["spec"]),
             snapshot=WeightSnapshot(tree["policy"], tree["version"], tree["weights"]),

@@ -84,6 +84,12 @@ class TorchPolicy(nn.Module):
             ) from None
 
 
+def policy_config(document: Mapping[str, Any]) -> PolicyConfig:
+    """From JSON, by the name of the part it is for."""
+    config: PolicyConfig = lookup("policy", document["name"]).Config.model_validate(document)
+    return config
+
+
 def build_policy(config: PolicyConfig, spec: EnvSpec) -> TorchPolicy:
     """A policy with untrained weights."""
     policy: TorchPolicy = lookup("policy", config.name)(config, spec)

@@ -75,8 +75,28 @@ def test_cpu_leaves_gpus_alone() -> None:
     assert plan(NODE, device="cpu").learner_gpus == {"dqn": 0.0}
 
 
-def test_every_number_has_its_reason() -> None:
-    for machines in (LAPTOP, NODE):
-        made = plan(machines)
-        assert set(made.reasons) == {"actors", "shards", "cores of a learner", "gpus"}
-        assert len(made.lines()) == 4
+def test_processes_of_one_learner_share_the_gpus_and_half_of_the_cores() -> None:
+    made = plan(NODE, **{"topology.replicas": 16})
+    assert made.learner_gpus == {"dqn": 0.5}
+    assert made.actors == 64 - 16 * made.learner_cores
+    assert "16 processes each" in made.reasons["learners"]
+    assert plan(LAPTOP, **{"topology.replicas": 4}).learner_cores == 0.25
+
+
+@pytest.mark.parametrize("machines", [LAPTOP, NODE])
+def test_more_gpus_than_there_are_is_refused_with_both_numbers(machines: Machines) -> None:
+    with pytest.raises(UsageError, match=rf"gpus = 9 is refused: there are {machines.gpus:g} GPUs"):
+        plan(machines, **{"topology.gpus": 9})
+
+
+def test_fewer_gpus_than_there_are_can_be_asked_for() -> None:
+    assert plan(NODE, **{"topology.gpus": 0.5}).learner_gpus == {"dqn": 0.5}
+    assert plan(NODE, **{"topology.gpus": 0}).learner_gpus == {"dqn": 0.0}
+
+
+def test_every_number_has_a_reason() -> None:
+    lines = plan(CLUSTER).lines()
+    assert [line.partition(":")[0] for line in lines] == [
+        "learners", "gpus", "cores of a learner", "actors", "shards", "cores of an actor",
+    ]  # fmt: skip
+    assert plan(LAPTOP).lines()[1] == "gpus: 0, there are 0 GPUs"

@@ -1,0 +1,190 @@
+"""What every process of a distributed run is made of: from its name to a Ray actor.
+
+    shard-K             a part of the replay
+    learner-NAME        one learner of the portfolio
+    replica-K-NAME      one more process for the same learner, which shares its batches
+    evaluator
+    worker-K            copies of the environment
+
+`services.distributed_run` says which of them shall be there; nothing here starts by itself.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+
+from buffer_server.process import ShardConfig
+from buffer_server.server import ServerConfig
+from buffer_server.table_config import TableConfig
+from repertory.config import OnPolicyConfig, RunConfig
+from repertory.control import Control
+from repertory.parts import lookup
+from repertory.policies.policy import TorchPolicy, build_policy
+from repertory.specs import EnvSpec
+from services.evaluator_host import EvaluatorHost
+from services.fit import choose_device
+from services.hosts import ProcessContext
+from services.learner_host import LearnerHost
+from services.plan import Plan
+from services.replay_access import shard_tables, table_name
+from services.run_directory import RunDirectory
+from services.shard_host import ShardHost
+from services.shard_link import ShardLink
+from services.worker_host import WorkerHost
+
+REPLAY_CHECKPOINT_SECONDS = 60.0
+
+
+class Blueprint:
+    """Of one run."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: EnvSpec,
+        plan: Plan,
+        directory: RunDirectory,
+        control: Control,
+        hub: Any,
+        links: Sequence[ShardLink],
+        user_paths: tuple[str, ...],
+    ) -> None:
+        self._config = config
+        self._spec = spec
+        self._plan = plan
+        self._directory = directory
+        self._control = control
+        self._hub = hub
+        self._links = links
+        self._user_paths = user_paths
+        self.learner = next(iter(config.learners))
+        self.policies = {name: self._untrained_policy(name) for name in config.learners}
+
+    def names(self, actors: int) -> list[str]:
+        """Of all processes that a run with so many workers has."""
+        return [
+            *(f"shard-{index}" for index in range(self._plan.shards)),
+            *(
+                process_name(learner, rank)
+                for learner in self._config.learners
+                for rank in range(self._config.topology.replicas)
+            ),
+            "evaluator",
+            *(f"worker-{index}" for index in range(actors)),
+        ]
+
+    def make(self, name: str, incarnation: int, *, actors: int, env_steps: int) -> Any:
+        """A new Ray actor for this name, in a run that stands at so many steps."""
+        context = self._context(name, incarnation, env_steps)
+        plan = self._plan
+        role, _, rest = name.partition("-")
+        if role == "shard":
+            return _actor(ShardHost, cores=0).remote(context, self._shard_config(int(rest)))
+        if role == "worker":
+            host = _actor(WorkerHost, cores=plan.actor_cores)
+            return host.remote(context, self.learner, int(rest))
+        if role == "evaluator":
+            return _actor(EvaluatorHost, cores=0).remote(context)
+        rank, learner = (0, rest) if role == "learner" else _replica(rest)
+        # Who has an older epoch can publish no more; all processes of one learner share it.
+        epoch = self._control.next_epoch(learner) if rank == 0 else 0
+        host = _actor(LearnerHost, cores=plan.learner_cores, gpus=plan.learner_gpus[learner])
+        state = self.learner_state(learner)
+        return host.remote(context, learner, epoch, actors, state, *([rank] if rank else []))
+
+    def needs(self, name: str) -> dict[str, float]:
+        """What Ray sets aside for it."""
+        role, _, rest = name.partition("-")
+        if role == "worker":
+            return {"CPU": self._plan.actor_cores}
+        if role in ("learner", "replica"):
+            learner = rest if role == "learner" else _replica(rest)[1]
+            return {"CPU": self._plan.learner_cores, "GPU": self._plan.learner_gpus[learner]}
+        return {}
+
+    def shard_addresses(self) -> tuple[str, ...]:
+        return tuple(link.connect for link in self._links)
+
+    def learner_state(self, learner: str) -> Mapping[str, Any] | None:
+        """Of the newest checkpoint that is whole."""
+        if not self._directory.checkpoints.paths():
+            return None
+        state: Mapping[str, Any] = self._directory.checkpoints.newest_valid().load("learner")
+        return state
+
+    def _context(self, name: str, incarnation: int, env_steps: int) -> ProcessContext:
+        return ProcessContext(
+            version=importlib.metadata.version("repertory"),
+            name=name,
+            incarnation=incarnation,
+            config=self._config.to_yaml(),
+            spec=self._spec.to_json(),
+            run_id=self._control.run_id,
+            run_dir=self._directory.path.resolve(),
+            control=self._control.address,
+            shards=self.shard_addresses(),
+            window_bytes=self._window_bytes(),
+            hub=self._hub,
+            user_paths=self._user_paths,
+            counters={"env_steps": env_steps},
+            policies={
+                name: policy.config.model_dump(mode="json")
+                for name, policy in self.policies.items()
+            },
+        )
+
+    def _tables(self, shard: int) -> dict[str, TableConfig]:
+        return shard_tables(
+            self._config,
+            self._spec,
+            {name: policy.extras for name, policy in self.policies.items()},
+            actors=self._plan.actors,
+            shards=self._plan.shards,
+            index=shard,
+        )
+
+    def _window_bytes(self) -> int:
+        """One message of an actor: whatever more is under way, the limiter does not see."""
+        learner_config = self._config.learners[self.learner]
+        table = self._tables(0)[table_name(self.learner, learner_config)]
+        item = sum(column.nbytes for column in table.signature.values())
+        if isinstance(learner_config, OnPolicyConfig):
+            return item * self._config.env.copies
+        return item * (self._config.topology.send_items + self._config.env.copies)
+
+    def _shard_config(self, index: int) -> ShardConfig:
+        return ShardConfig(
+            tables=self._tables(index),
+            server=ServerConfig(address=self._links[index].listen),
+            checkpoint_dir=self._directory.path.resolve() / "replay" / f"shard-{index}",
+            checkpoint_every_seconds=REPLAY_CHECKPOINT_SECONDS,
+        )
+
+    def _untrained_policy(self, learner: str) -> TorchPolicy:
+        """Only its settings and what it records beside its actions are of interest."""
+        config = self._config.learners[learner]
+        algorithm = lookup("algorithm", config.algorithm)(
+            config, device=choose_device("cpu"), seed=self._config.seed
+        )
+        policy = algorithm.policy(algorithm.initial_state(self._spec))
+        return build_policy(policy.config, self._spec)
+
+
+def process_name(learner: str, rank: int = 0) -> str:
+    return f"learner-{learner}" if rank == 0 else f"replica-{rank}-{learner}"
+
+
+def _replica(rest: str) -> tuple[int, str]:
+    rank, _, learner = rest.partition("-")
+    return int(rank), learner
+
+
+def _actor(host: type[Any], *, cores: float, gpus: float = 0.0) -> Any:
+    """Threads of its own for `run` and for what it is told meanwhile; we restart it, not Ray."""
+    return ray.remote(host).options(
+        num_cpus=cores, num_gpus=gpus, max_restarts=0, max_task_retries=0, max_concurrency=4
+    )

@@ -1,0 +1,90 @@
+"""Sees to it that nothing outlives the head, however that one ends.
+
+    with Guardian() as guardian:
+        with guardian.marking():     # whatever is started meanwhile, by whomever, is marked
+            ray.init(...)
+
+Ray's own agents stay behind for a minute or more when the process that started them is killed. A
+small process of ours waits at the end of a pipe: if the head goes without a word, it gives what
+carries the mark a moment to end, kills the rest, and takes away the folders it was told of.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from repertory.closing import Closing
+
+MARK = "REPERTORY_GUARDIAN"
+STOP_SECONDS = 10.0
+
+# Started without site-packages, so that it is there at once and costs next to nothing.
+_PROGRAM = """
+import os, shutil, signal, sys, time
+mark, grace_seconds, *folders = sys.argv[1:]
+needle = mark.encode()
+
+def marked():
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    if needle in file.read():
+                        yield int(name)
+            except OSError:
+                continue
+
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+if sys.stdin.read() == "done":
+    sys.exit()
+deadline = time.monotonic() + float(grace_seconds)
+while list(marked()) and time.monotonic() < deadline:
+    time.sleep(0.1)
+while left := list(marked()):
+    for process_id in left:
+        try:
+            os.kill(process_id, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    time.sleep(0.1)
+for folder in folders:
+    shutil.rmtree(folder, ignore_errors=True)
+"""
+
+
+class Guardian(Closing):
+    """At its post from the moment it is made; `close` dismisses it."""
+
+    def __init__(self, *folders: Path, grace_seconds: float = 3.0) -> None:
+        """`folders` are what the head itself would take away at its end."""
+        self._mark = f"{MARK}={uuid.uuid4().hex}"
+        arguments = [self._mark, str(grace_seconds), *(str(folder) for folder in folders)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _PROGRAM, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+            cwd="/",
+        )
+
+    @contextmanager
+    def marking(self) -> Iterator[None]:
+        """Processes inherit the mark from whoever starts them, and pass it on."""
+        name, _, value = self._mark.partition("=")
+        os.environ[name] = value
+        try:
+            yield
+        finally:
+            del os.environ[name]
+
+    def close(self) -> None:
+        self._process.communicate("done", timeout=STOP_SECONDS)

@@ -1,0 +1,46 @@
+"""A replay shard as a Ray actor. Imports no torch: shards are many, and small."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from buffer_server.process import ShardConfig, ShardProcess
+from services.hosts import Process, ProcessContext
+
+logger = logging.getLogger(__name__)
+
+
+class ShardHost(Process):
+    """A replay shard."""
+
+    def __init__(self, context: ProcessContext, config: ShardConfig) -> None:
+        super().__init__(context)
+        self._shard: ShardProcess | None = None
+        self._heartbeat = self.beat("shard", self._facts)
+        self._shard = ShardProcess(config, say=logger.info)
+
+    def run(self) -> None:
+        assert self._shard is not None
+        try:
+            self._shard.run(on_ready=lambda ready: self._heartbeat.keep_progressing())
+        finally:
+            self._heartbeat.close()
+
+    def stop(self) -> None:
+        assert self._shard is not None
+        self._shard.stop()
+
+    def _facts(self) -> dict[str, Any]:
+        """All its tables together."""
+        if self._shard is None:  # the heart beats before all is restored
+            return {}
+        tables = self._shard.statistics().tables.values()
+        return {
+            "size": sum(table.size for table in tables),
+            "size_bytes": sum(table.size_nbytes for table in tables),
+            "inserted": sum(table.inserted for table in tables),
+            "sampled": sum(table.sampled for table in tables),
+            "evicted": sum(table.evicted for table in tables),
+            "blocked": [f"{one.caller}: {one.reason}" for t in tables for one in t.blocked][:3],
+        }
