@@ -45,6 +45,11 @@ class Checkpoint:
 
     def load(self, section: str, *, mapped: bool = False) -> dict[str, Any]:
         """With `mapped` arrays are read-only, and read from the file when they are looked at."""
+        if not self.has(section):
+            raise CheckpointError(
+                f"{self.path} has nothing of {section!r}: it was written by another kind of run, "
+                "or by another version"
+            )
         document = json.loads((self.path / f"{section}.json").read_text())
         file = self.path / f"{section}.safetensors"
         arrays = map_arrays(file) if mapped else load_file(file)

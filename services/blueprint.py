@@ -106,6 +106,9 @@ class Blueprint:
             return {"CPU": self._plan.learner_cores, "GPU": self._plan.learner_gpus[learner]}
         return {}
 
+    def tables(self) -> list[str]:
+        return list(self._tables(0))
+
     def shard_addresses(self) -> tuple[str, ...]:
         return tuple(link.connect for link in self._links)
 
@@ -113,7 +116,9 @@ class Blueprint:
         """Of the newest checkpoint that is whole."""
         if not self._directory.checkpoints.paths():
             return None
-        state: Mapping[str, Any] = self._directory.checkpoints.newest_valid().load("learner")
+        state: Mapping[str, Any] = self._directory.checkpoints.newest_valid().load(
+            f"learner-{learner}"
+        )
         return state
 
     def _context(self, name: str, incarnation: int, env_steps: int) -> ProcessContext:

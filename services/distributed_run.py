@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -39,7 +39,6 @@ from services.local_run import RunResult
 from services.plan import Plan
 from services.progress import Reporter
 from services.ray_processes import RayProcesses
-from services.replay_access import table_name
 from services.run_directory import RunDirectory
 from services.run_record import RunRecord
 from services.shard_link import ShardLink
@@ -82,7 +81,6 @@ class DistributedRun:
             ray.remote(WeightHub).options(num_cpus=0, max_restarts=-1, max_task_retries=-1).remote()
         )
         self._blueprint = Blueprint(config, spec, plan, directory, control, hub, links, user_paths)
-        self._learner = self._blueprint.learner
         self._supervisor = Supervisor(config.topology.restarts, seed=config.seed)
         self._processes = RayProcesses(control, self._make)
         self._evaluations = Evaluations(hub)
@@ -95,7 +93,7 @@ class DistributedRun:
         control.dismiss(*control.members())
         self._metrics: dict[str, float] = {}  # the newest of all processes, for the next row
         self._pending: set[str] = set()  # spoken of
-        self._updates = 0
+        self._updates = dict.fromkeys(config.learners, 0)
         self.env_steps = 0
         if checkpoint is not None:
             self._restore(checkpoint)
@@ -107,8 +105,8 @@ class DistributedRun:
             stack.callback(record.close)
             stack.callback(self._end_everything)
             stack.enter_context(stop_on_signals(self._stop_by_signal))
-            title = f"{self._learner} on {self._config.env.id}"
-            self._reporter.start(title, record.status(self.env_steps, self._updates))
+            title = f"{', '.join(self._config.learners)} on {self._config.env.id}"
+            self._reporter.start(title, record.status(self.env_steps, self._all_updates))
             stack.callback(self._reporter.stop)
             self._event("started", env_steps=self.env_steps)
             try:
@@ -122,11 +120,15 @@ class DistributedRun:
         return RunResult(
             run_dir=self._directory.path,
             env_steps=self.env_steps,
-            updates=self._updates,
-            best_mean_return=record.best_mean,
-            last_mean_return=record.last_mean,
+            updates=self._all_updates,
+            best_mean_return=record.evaluations.best_mean(),
+            last_mean_return=record.evaluations.last_mean(),
             stopped_by=record.stop_reason,
         )
+
+    @property
+    def _all_updates(self) -> int:
+        return sum(self._updates.values())
 
     def _train(self) -> None:
         config, record = self._config, self._record
@@ -134,15 +136,15 @@ class DistributedRun:
             Due(every, self.env_steps)
             for every in (config.log.every, config.evaluation.every, config.checkpoint.every)
         )
-        untrained = not record.evaluations  # is evaluated first, to compare with
+        # Untrained policies are evaluated first, to compare with.
+        untrained = {name for name in config.learners if not record.evaluations.count(name)}
         while self.env_steps < config.steps and record.stop_reason is None:
             self._look_after_everything()
-            if untrained:
-                untrained = not self._ask_for_evaluation(0)
+            untrained -= self._ask_for_evaluations(untrained, 0)
             if log.now(self.env_steps):
                 self._write_metrics()
             if evaluation.now(self.env_steps):
-                self._ask_for_evaluation(self.env_steps)
+                self._ask_for_evaluations(config.learners, self.env_steps)
             if checkpoint.now(self.env_steps):
                 self._save_checkpoint()
             self._wake.wait(LOOK_SECONDS)
@@ -152,12 +154,11 @@ class DistributedRun:
         self._actors = 0
         self._look_until(lambda: not self._workers_left())
         if self._record.stop_reason is None:
-            asked = False
+            left = set(self._config.learners)
 
             def evaluated() -> bool:
-                nonlocal asked
-                asked = asked or self._ask_for_evaluation(self.env_steps)
-                return asked and self._evaluations.idle
+                left.difference_update(self._ask_for_evaluations(left, self.env_steps))
+                return not left and self._evaluations.idle
 
             self._look_until(evaluated)
         self._write_metrics()
@@ -256,13 +257,15 @@ class DistributedRun:
                 ]
             )
         else:
-            self._updates = max(self._updates, int(metrics.pop("updates")))
-            self._metrics |= {f"learner/{name}": value for name, value in metrics.items()}
+            learner = fields["source"].removeprefix("learner-")
+            self._updates[learner] = max(self._updates[learner], int(metrics.pop("updates")))
+            place = f"learner/{self._record.place_of(learner)}"
+            self._metrics |= {place + name: value for name, value in metrics.items()}
 
     def _watch_lag(self) -> None:
         """How far workers are behind the newest weights, for the metrics and, if long, an event."""
         versions = self._processes.fact("version")
-        newest = versions.pop(process_name(self._learner), None)
+        newest = versions.pop(process_name(self._blueprint.learner), None)
         workers = {name: int(v) for name, v in versions.items() if name.startswith("worker-")}
         if newest is None or not workers:
             return
@@ -319,7 +322,10 @@ class DistributedRun:
 
     def _write_metrics(self) -> None:
         self._record.metrics(
-            self.env_steps, self._updates, lambda: {}, {**self._metrics, **self._replay_metrics()}
+            self.env_steps,
+            self._all_updates,
+            lambda: {},
+            {**self._metrics, **self._replay_metrics()},
         )
 
     def _replay_metrics(self) -> dict[str, float]:
@@ -330,45 +336,67 @@ class DistributedRun:
             if self._processes.fact(name)
         }
 
-    def _ask_for_evaluation(self, env_steps: int) -> bool:
-        number = len(self._record.evaluations)
-        seed = derive_seed(self._config.seed, "evaluation", number)
-        return self._evaluations.ask(self._learner, env_steps, seed)
+    def _ask_for_evaluations(self, learners: Iterable[str], env_steps: int) -> set[str]:
+        """Returns those that have something to evaluate."""
+        return {
+            learner
+            for learner in learners
+            if self._evaluations.ask(learner, env_steps, self._evaluation_seed(learner))
+        }
+
+    def _evaluation_seed(self, learner: str) -> int:
+        """The same episodes for all learners, other ones each time."""
+        number = self._record.evaluations.count(learner)
+        return derive_seed(self._config.seed, "evaluation", number)
 
     def _take_evaluation(self, finished: Finished) -> None:
         policy = self._blueprint.policies[finished.learner]
         policy.load_weights(finished.arrays)
         snapshot = WeightSnapshot(finished.learner, finished.version, dict(finished.arrays))
         card = partial(self._card, snapshot, finished.env_steps)
-        self._record.evaluation(finished.env_steps, self._updates, finished.returns, policy, card)
+        self._record.evaluation(
+            finished.learner,
+            finished.env_steps,
+            self._all_updates,
+            finished.returns,
+            policy,
+            card,
+        )
 
     def _save_checkpoint(self) -> None:
-        """Learner and replay, as close together as they can be asked."""
-        learner = self._processes.handle(process_name(self._learner))
-        if learner is None:
-            return
-        asked = learner.checkpoint.remote(CHECKPOINT_SECONDS)
+        """Learners and replay, as close together as they can be asked."""
+        handles = {
+            name: self._processes.handle(process_name(name)) for name in self._config.learners
+        }
+        if not all(handles.values()):
+            return  # one is being started: what was saved before is what it goes on from
+        asked = [handle.checkpoint.remote(CHECKPOINT_SECONDS) for handle in handles.values()]
         self._checkpoint_shards()
         try:
-            answer = ray.get(asked, timeout=CHECKPOINT_SECONDS)
+            answers = ray.get(asked, timeout=CHECKPOINT_SECONDS)
         except ray.exceptions.RayError as error:
-            logger.warning("no checkpoint: the learner did not answer (%s)", type(error).__name__)
+            logger.warning("no checkpoint: a learner did not answer (%s)", type(error).__name__)
             return
-        self._updates = max(self._updates, answer["updates"])  # reports are seconds old
-        card = self._card(answer["policy"], self.env_steps, self._record.last_mean)
-        self._record.checkpoint(
-            self.env_steps,
-            {
-                "policy": card.tree(),
-                "learner": answer["state"],
-                "counters": {"env_steps": self.env_steps, "updates": answer["updates"]},
-            },
-        )
+        sections: dict[str, Mapping[str, Any]] = {
+            "counters": {
+                "env_steps": self.env_steps,
+                "updates": {
+                    name: one["updates"] for name, one in zip(handles, answers, strict=True)
+                },
+            }
+        }
+        mean = self._record.evaluations.last_mean()
+        for name, answer in zip(handles, answers, strict=True):
+            # Reports are seconds old.
+            self._updates[name] = max(self._updates[name], answer["updates"])
+            sections[f"learner-{name}"] = answer["state"]
+            sections[f"policy-{name}"] = self._card(answer["policy"], self.env_steps, mean).tree()
+        self._record.checkpoint(self.env_steps, sections)
 
     def _checkpoint_shards(self) -> None:
         if not self._config.checkpoint.replay:
             return
-        table = table_name(self._learner, self._config.learners[self._learner])
+        table = next(iter(self._blueprint.tables()))
         for address in self._blueprint.shard_addresses():
             config = ClientConfig(address=address, table=table, timeout_seconds=5.0)
             try:

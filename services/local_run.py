@@ -134,8 +134,8 @@ class LocalRun:
             run_dir=self._directory.path,
             env_steps=self.env_steps,
             updates=self._updates,
-            best_mean_return=record.best_mean,
-            last_mean_return=record.last_mean,
+            best_mean_return=record.evaluations.best_mean(),
+            last_mean_return=record.evaluations.last_mean(),
             stopped_by=record.stop_reason,
         )
 
@@ -164,7 +164,9 @@ class LocalRun:
             if checkpoint_at <= self.env_steps < config.steps:
                 self._save_checkpoint()
                 checkpoint_at = _next_multiple(self.env_steps, config.checkpoint.every)
-        if record.stop_reason is None and self.env_steps not in record.evaluations:
+        if record.stop_reason is None and not record.evaluations.has(
+            self._learner_name, self.env_steps
+        ):
             self._evaluate()
         self._save_checkpoint()
 
@@ -202,15 +204,19 @@ class LocalRun:
             self._config.env,
             self._spec,
             episodes=self._config.evaluation.episodes,
-            seed=derive_seed(self._config.seed, "evaluation", len(self._record.evaluations)),
+            seed=derive_seed(
+                self._config.seed, "evaluation", self._record.evaluations.count(self._learner_name)
+            ),
         )
-        self._record.evaluation(self.env_steps, self._updates, returns, self._policy, self._card)
+        self._record.evaluation(
+            self._learner_name, self.env_steps, self._updates, returns, self._policy, self._card
+        )
 
     def _save_checkpoint(self) -> None:
         self._write_metrics()  # so that nothing of the averages is lost with a kill
         sections = {
-            "policy": self._card(self._record.last_mean).tree(),
-            "learner": state_tree(self._loop.state),
+            f"policy-{self._learner_name}": self._card(self._record.evaluations.last_mean()).tree(),
+            f"learner-{self._learner_name}": state_tree(self._loop.state),
             "rollout": self._rollout.state(),
         }
         if self._config.checkpoint.replay:
@@ -229,7 +235,7 @@ class LocalRun:
         )
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        load_state_tree(self._loop.state, checkpoint.load("learner"))
+        load_state_tree(self._loop.state, checkpoint.load(f"learner-{self._learner_name}"))
         self._rollout.load_state(checkpoint.load("rollout"))
         if checkpoint.has("replay"):
             self._table.load_arrays(checkpoint.load("replay"))

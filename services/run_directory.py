@@ -112,22 +112,22 @@ class RunDirectory:
                 break
         return rows
 
-    def write_evaluations(self, history: Mapping[int, list[float]]) -> None:
+    def write_evaluations(self, arrays: Mapping[str, np.ndarray]) -> None:
         """`timesteps` [N] and `results` [N, episodes], as Stable-Baselines3 writes them."""
         buffer = io.BytesIO()
-        np.savez(
-            buffer,
-            timesteps=np.array(list(history), np.int64),
-            results=np.array(list(history.values()), np.float64),
-        )
+        np.savez(buffer, allow_pickle=False, **arrays)
         write_atomically(self.evaluations, buffer.getvalue())
 
-    def read_evaluations(self) -> dict[int, list[float]]:
+    def read_evaluations(self, learner: str | None = None) -> dict[int, list[float]]:
+        """Of one learner, or of whoever led."""
+        suffix = "" if learner is None else f"/{learner}"
         try:
             with np.load(self.evaluations, allow_pickle=False) as file:
                 return {
                     int(step): [float(value) for value in results]
-                    for step, results in zip(file["timesteps"], file["results"], strict=True)
+                    for step, results in zip(
+                        file[f"timesteps{suffix}"], file[f"results{suffix}"], strict=True
+                    )
                 }
         except FileNotFoundError:
             return {}

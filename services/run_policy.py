@@ -34,12 +34,16 @@ class Evaluation:
 
 
 def load_card(run_dir: Path, which: str) -> PolicyCard:
-    """`best` by evaluated mean, `last`, or a learner's name (its best)."""
+    """`best` by evaluated mean, `last` (of who leads now), or a learner's name (its best)."""
     run = RunDirectory.open(run_dir)
     if which == "last":
         checkpoint = run.checkpoints.newest_valid()
-    elif which == "best" or which in run.config.learners:
+        leader = checkpoint.load("run")["leader"]
+        return PolicyCard.from_tree(checkpoint.load(f"policy-{leader}"))
+    if which == "best":
         checkpoint = run.checkpoints.named("best")
+    elif which in run.config.learners:
+        checkpoint = run.checkpoints.named(f"best-{which}")
     else:
         names = ", ".join(["best", "last", *run.config.learners])
         raise UsageError(f"{run_dir} has no policy {which!r}: choose one of {names}")

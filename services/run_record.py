@@ -21,6 +21,7 @@ from repertory.config import RunConfig
 from repertory.errors import CheckpointError, RepertoryError
 from repertory.policies.card import PolicyCard
 from repertory.protocols import Callback, Policy
+from services.evaluation_history import EvaluationHistory
 from services.metrics import EpisodeWindow, MetricLog
 from services.progress import Reporter, Status
 from services.run_directory import RunDirectory
@@ -44,8 +45,7 @@ class RunRecord:
         self._reporter = reporter
         self._callbacks = callbacks
         self.episodes = EpisodeWindow()
-        self.evaluations: dict[int, list[float]] = {}
-        self.best_mean: float | None = None
+        self.evaluations = EvaluationHistory(list(config.learners))
         self.stop_reason: str | None = None
         self._elapsed_before = 0.0
         self._logged_at = -1
@@ -59,12 +59,6 @@ class RunRecord:
         )
         self._started = time.monotonic()
         self._rates: RateMeter | None = None
-
-    @property
-    def last_mean(self) -> float | None:
-        if not self.evaluations:
-            return None
-        return float(np.mean(self.evaluations[max(self.evaluations)]))
 
     def close(self) -> None:
         self._log.close()
@@ -106,30 +100,38 @@ class RunRecord:
 
     def evaluation(
         self,
+        learner: str,
         env_steps: int,
         updates: int,
         returns: Sequence[float],
         policy: Policy,
         card: Callable[[float], PolicyCard],
     ) -> None:
-        """Noted, and where it is the best so far, the policy's card is kept as `best`."""
-        self.evaluations[env_steps] = list(returns)
-        self._directory.write_evaluations(self.evaluations)
+        """Noted, and where it is the best so far, of all or of its learner, the card is kept."""
         mean, deviation = float(np.mean(returns)), float(np.std(returns))
-        metrics = {"eval/mean_reward": mean, "eval/std_reward": deviation}
+        best = {"best": self.evaluations.best_mean()}
+        best[f"best-{learner}"] = self.evaluations.best_mean(learner)
+        self.evaluations.add(learner, env_steps, returns)
+        self._directory.write_evaluations(self.evaluations.arrays())
+        place = self.place_of(learner)
+        metrics = {f"eval/{place}mean_reward": mean, f"eval/{place}std_reward": deviation}
         self._log.write(env_steps, time.time(), metrics)
-        if self.best_mean is None or mean > self.best_mean:
-            self.best_mean = mean
-            self.save(env_steps, {"policy": card(mean).tree()}, name="best")
+        for name, before in best.items():
+            if before is None or mean > before:
+                self.save(env_steps, {"policy": card(mean).tree()}, name=name)
         self._reporter.update(self.status(env_steps, updates))
         self.notify("on_evaluation", env_steps, returns, policy)
+
+    def place_of(self, learner: str) -> str:
+        """Where its metrics are, below `learner/` and `eval/`: one alone needs no name."""
+        return f"{learner}/" if len(self._config.learners) > 1 else ""
 
     def checkpoint(self, env_steps: int, sections: Mapping[str, Mapping[str, Any]]) -> None:
         """The sections given, with what is needed to go on with this record."""
         run = {
             "episodes": self.episodes.state(),
-            "evaluations": {str(step): returns for step, returns in self.evaluations.items()},
-            "best_mean": self.best_mean,
+            "evaluations": self.evaluations.state(),
+            "leader": self.evaluations.leader(),
             "elapsed_seconds": self.elapsed_seconds,
         }
         path = self.save(env_steps, {**sections, "run": run})
@@ -166,8 +168,8 @@ class RunRecord:
             updates_per_second=rates.updates_per_second,
             episodes=self.episodes.count,
             mean_return=self.episodes.mean_return,
-            evaluation=self.last_mean,
-            best_evaluation=self.best_mean,
+            evaluation=self.evaluations.last_mean(),
+            best_evaluation=self.evaluations.best_mean(),
             elapsed_seconds=self.elapsed_seconds,
         )
 
@@ -179,11 +181,10 @@ class RunRecord:
     def _restore(self, checkpoint: Checkpoint) -> None:
         run = checkpoint.load("run")
         self.episodes.load_state(run["episodes"])
-        self.evaluations = {int(step): returns for step, returns in run["evaluations"].items()}
-        self.best_mean = run["best_mean"]
+        self.evaluations.load_state(run["evaluations"])
         self._elapsed_before = run["elapsed_seconds"]
         self._logged_at = checkpoint.env_steps
-        self._directory.write_evaluations(self.evaluations)
+        self._directory.write_evaluations(self.evaluations.arrays())
         self._directory.record_event(
             "resumed", env_steps=checkpoint.env_steps, checkpoint=checkpoint.path.name
         )

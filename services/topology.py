@@ -26,9 +26,10 @@ from repertory.metrics_server import MetricsServer
 from repertory.protocols import Callback
 from repertory.specs import EnvSpec
 from services import ray_environment
+from services.batch_shares import items_per_replica
 from services.embedded_redis import EmbeddedRedis
 from services.local_run import RunResult
-from services.plan import Plan, make_plan, this_machine
+from services.plan import Machines, Plan, make_plan, this_machine
 from services.progress import Reporter
 from services.run_collector import RunCollector
 from services.run_directory import RunDirectory
@@ -67,7 +68,7 @@ def launch(
     private = directory.path / CONTROL_FOLDER
     private.mkdir(exist_ok=True)
     with ExitStack() as stack:
-        plan = None if place.ray_address else make_plan(config, this_machine())
+        plan = None if place.ray_address else _plan(config, this_machine())
         redis, server = place.redis, None
         if redis is None:
             server = stack.enter_context(EmbeddedRedis(private))
@@ -78,7 +79,7 @@ def launch(
             stack.callback(metrics.close)
             reporter.message(f"metrics for Prometheus: http://{metrics.address}/metrics")
         cluster = stack.enter_context(_cluster(place, private / "ray_token"))
-        plan = plan or make_plan(config, cluster.machines())
+        plan = plan or _plan(config, cluster.machines())
         links = place.links or stack.enter_context(_sockets(plan.shards))
         control.register(_card(directory))
 
@@ -102,9 +103,17 @@ def launch(
 def plan_for(config: RunConfig, place: Place) -> Plan:
     """How a run would be laid out there; nothing is started."""
     if place.ray_address is None:
-        return make_plan(config, this_machine())
+        return _plan(config, this_machine())
     with _cluster(place, Path()) as cluster:
-        return make_plan(config, cluster.machines())
+        return _plan(config, cluster.machines())
+
+
+def _plan(config: RunConfig, machines: Machines) -> Plan:
+    """Refused where the processes of a learner cannot have equal parts of its batches."""
+    plan = make_plan(config, machines)
+    for learner in config.learners:
+        items_per_replica(config, learner, plan.actors)
+    return plan
 
 
 def _cluster(place: Place, own_token: Path) -> Cluster:

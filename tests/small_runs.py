@@ -67,9 +67,14 @@ def timeless_metrics(run_dir: Path) -> list[dict[str, float]]:
     ]
 
 
-def final_weights(run_dir: Path, section: str = "learner") -> dict[str, np.ndarray]:
-    """Every array of the learner's last checkpoint: networks, targets, optimisers, generators."""
+def final_weights(run_dir: Path, section: str | None = None) -> dict[str, np.ndarray]:
+    """Every array of the last checkpoint's section; by default that of its one learner: networks,
+    targets, optimisers, generators.
+    """
     checkpoint = CheckpointStore(run_dir / "checkpoints").newest_valid()
+    if section is None:
+        (file,) = checkpoint.path.glob("learner-*.json")
+        section = file.stem
     flat: dict[str, np.ndarray] = {}
 
     def walk(tree: Any, path: str) -> None:

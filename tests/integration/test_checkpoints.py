@@ -111,7 +111,7 @@ def test_resume_uses_the_checkpoint_before_a_corrupt_one(
 ) -> None:
     small_run("td3", tmp_path / "run")
     newest = CheckpointStore(tmp_path / "run" / "checkpoints").paths()[0]
-    flip_a_byte(newest / "learner.safetensors")
+    flip_a_byte(newest / "learner-td3.safetensors")
     result = resume(tmp_path / "run", progress=False)
     assert newest.name in caplog.text
     assert result.env_steps == 1000

@@ -228,7 +228,7 @@ def test_a_corrupt_newest_checkpoint_is_named_and_the_one_before_evaluated(
 ) -> None:
     small_run("dqn", tmp_path / "run")
     newest, before, *_ = CheckpointStore(tmp_path / "run" / "checkpoints").paths()
-    (newest / "policy.safetensors").write_bytes(b"garbage")
+    (newest / "policy-dqn.safetensors").write_bytes(b"garbage")
     code, out, _ = invoke("eval", tmp_path / "run", "--policy", "last", "--json")
     assert code == 0
     assert newest.name in caplog.text

@@ -28,7 +28,7 @@ def trained(run_dir: Path, *options: str) -> dict[str, Any]:
         [*train, *options], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
-    return dict(CheckpointStore(run_dir / "checkpoints", keep=3).newest_valid().load("learner"))
+    return dict(CheckpointStore(run_dir / "checkpoints", keep=3).newest_valid().load("learner-ppo"))
 
 
 def flat(tree: Any, name: str = "") -> dict[str, Any]:

@@ -79,7 +79,7 @@ def values(run_dir: Path, shown: list[float]) -> np.ndarray:
     spec = probe(config.env)
     state = algorithm.initial_state(spec)
     checkpoint = RunDirectory.open(run_dir).checkpoints.newest_valid()
-    load_state_tree(state, checkpoint.load("learner"))
+    load_state_tree(state, checkpoint.load(f"learner-{next(iter(config.learners))}"))
     env = make_env(config.env)
     image = spec.observation_kind == "pixels"
     observations = [env.unwrapped.show(number) for number in shown]  # type: ignore[attr-defined]
