@@ -21,6 +21,7 @@ import yaml
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 
 from repertory.config_messages import explain, value_at
+from repertory.director_config import DirectorConfig
 from repertory.errors import UsageError
 from repertory.parts import lookup
 from repertory.settings import (
@@ -68,6 +69,10 @@ class OffPolicyConfig(LearnerConfig):
     train_every: int = Field(default=1, ge=1)  # environment steps from one burst to the next
     updates_per_step: float = Field(default=1.0, gt=0)  # gradient updates per environment step
     exploration: ExplorationSettings = part_default("none")
+    # In a portfolio: of each batch, at least so much is what its own policy did ...
+    own_share: float = Field(default=0.5, ge=0, le=1)
+    # ... and nothing is more versions behind the newest of the same policy than this.
+    max_age: int | None = Field(default=None, ge=0)
 
 
 class OnPolicyConfig(LearnerConfig):
@@ -152,6 +157,7 @@ class RunConfig(Settings):
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     topology: TopologyConfig = Field(default_factory=TopologyConfig)
+    director: DirectorConfig = Field(default_factory=DirectorConfig)
     log: LogConfig = Field(default_factory=LogConfig)
     callbacks: tuple[str, ...] = ()  # `package.module:Callback`
 
@@ -159,6 +165,11 @@ class RunConfig(Settings):
     def _one_learner_or_more(self) -> RunConfig:
         if not self.learners:
             raise ValueError("a run needs at least one learner: give --algo")
+        for name in self.learners:
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+                raise ValueError(
+                    f"the learner {name!r} cannot be called so: use letters, digits, _ . and -"
+                )
         return self
 
     def to_yaml(self) -> str:
@@ -213,6 +224,7 @@ def resolve(
                 ("evaluation", EvaluationConfig),
                 ("checkpoint", CheckpointConfig),
                 ("topology", TopologyConfig),
+                ("director", DirectorConfig),
                 ("log", LogConfig),
             )
         },

@@ -8,6 +8,7 @@
 | `counters`                 | env_steps, episodes, faults ...    | each process | with the server |
 | `epochs`                   | learner -> its newest epoch        | head         | with the server |
 | `meeting:LEARNER`          | where its replicas find each other | learner      | two minutes     |
+| `director`                 | all that it knows, as JSON         | director     | with the server |
 | `metrics`, `events`        | streams                            | each process | newest entries  |
 | `commands`                 | stream of what people asked for    | people       | newest entries  |
 | `reply:ID`                 | how a command ended                | supervisor   | five minutes    |
@@ -230,6 +231,21 @@ class Control(Closing):
         with self._deadline():
             text = self._redis.get(self._key(f"meeting:{learner}"))
         return None if text is None else Meeting(**json.loads(text))
+
+    # The director
+
+    def save_director_state(self, state: Mapping[str, Any] | None) -> None:
+        """None: a director that begins."""
+        with self._deadline():
+            if state is None:
+                self._redis.delete(self._key("director"))
+            else:
+                self._redis.set(self._key("director"), json.dumps(state))
+
+    def director_state(self) -> dict[str, Any] | None:
+        with self._deadline():
+            text = self._redis.get(self._key("director"))
+        return None if text is None else dict(json.loads(text))
 
     # What happens
 

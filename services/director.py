@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -129,6 +129,17 @@ class Director:
     def forget(self, actor: str) -> None:
         """An actor is gone, and with it all that it had and has not reported."""
         self.give_back([number for number, choice in self._open.items() if choice.actor == actor])
+
+    def keep_only(self, actor: str, numbers: Collection[int]) -> None:
+        """What this actor does not name was lost on the way to it, or will not be played."""
+        kept = set(numbers)
+        self.give_back(
+            [
+                number
+                for number, choice in self._open.items()
+                if choice.actor == actor and number not in kept
+            ]
+        )
 
     # What happened
 
