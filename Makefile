@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-all check format proto bench-setup bench-replay clean
+.PHONY: setup demo test test-all chaos soak check format proto bench-setup bench-replay bench-actors clean
 
 setup: $(STAMP)
 
@@ -30,6 +30,15 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	$(PYTEST)
+
+# Kills and cuts while a run trains: DQN, then PPO. For example: make chaos ARGS="--seed 2"
+chaos: $(STAMP)
+	$(BIN)/python tests/chaos.py --algo dqn --faults 60 $(ARGS)
+	$(BIN)/python tests/chaos.py --algo ppo --faults 40 $(ARGS)
+
+# Half an hour: does anything grow?
+soak: $(STAMP)
+	$(BIN)/python -m benchmarks.soak --minutes 30 $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -58,6 +67,10 @@ $(REVERB_STAMP): benchmarks/requirements-reverb.txt
 # For example: make bench-replay ARGS=--quick
 bench-replay: bench-setup
 	$(BIN)/python -m benchmarks.replay $(ARGS)
+
+# 32 actors on an environment that sleeps, then 8, then 32 again.
+bench-actors: $(STAMP)
+	$(BIN)/python -m benchmarks.actor_scaling $(ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,7 +2,8 @@
 
     n-step (arXiv 1704.03732)   R = sum_{k<m} gamma^k r_{t+k},  discount = gamma^m (1 - terminated)
 
-with m = n, or fewer where the episode ends sooner: no return ever reaches over a boundary.
+with m = n, or fewer where the episode ends or another policy takes over sooner: no return ever
+reaches over either, and after a hand-over the value of the next observation stands in for the rest.
 Both assemblers take columns [B, ...] step by step, and neither knows an environment or a policy.
 """
 
@@ -21,6 +22,13 @@ class Assembler(Protocol):
         self, columns: Mapping[str, Array], terminated: Array, boundary: Array, valid: Array
     ) -> TransitionBatch | None:
         """Takes one step of every copy in; returns the items it completed."""
+        ...
+
+    def cut(self, copies: Array) -> TransitionBatch | None:
+        """Another policy takes over in the marked copies [B], in the middle of their episodes.
+
+        Returns the items that this completed. Nothing begun before reaches over what comes after.
+        """
         ...
 
     def forget(self, copies: Array) -> None:
@@ -54,6 +62,17 @@ class NStep:
             if leaving.any():
                 emitted.append(self._window_of(length, leaving, terminated))
         self._pending = np.where(boundary & valid, 0, pending)
+        return TransitionBatch.concatenate(emitted) if emitted else None
+
+    def cut(self, copies: Array) -> TransitionBatch | None:
+        if self._pending is None:
+            return None
+        emitted = []
+        for length in range(min(len(self._window), self._n - 1), 0, -1):  # the full one has left
+            leaving = copies & (self._pending >= length)
+            if leaving.any():
+                emitted.append(self._window_of(length, leaving, np.zeros(len(copies), bool)))
+        self._pending = np.where(copies, 0, self._pending)
         return TransitionBatch.concatenate(emitted) if emitted else None
 
     def _window_of(self, length: int, copies: Array, terminated: Array) -> TransitionBatch:
@@ -97,7 +116,8 @@ class NStep:
 class Segments:
     """Runs of `length` consecutive steps of one copy, for on-policy learners.
 
-    A segment may span several episodes: `extras/boundary` marks where one ended.
+    A segment may span several episodes, and pauses in which others acted: `extras/boundary` marks
+    the steps that are not followed by the next one of the segment.
     """
 
     def __init__(self, length: int, gamma: float) -> None:
@@ -131,6 +151,13 @@ class Segments:
         return TransitionBatch.from_columns(
             {name: column[full] for name, column in self._columns.items()}
         )
+
+    def cut(self, copies: Array) -> TransitionBatch | None:
+        if self._filled is not None:
+            # Where nothing is filled, the last step left with its segment, whose end is a cut too.
+            begun = np.flatnonzero(copies & (self._filled > 0))
+            self._columns["extras/boundary"][begun, self._filled[begun] - 1] = True
+        return None
 
     def forget(self, copies: Array) -> None:
         if self._filled is not None:

@@ -1,4 +1,9 @@
-"""Environment + policy + exploration -> TransitionBatch. Knows no Ray, no gRPC and no learner."""
+"""Environment + players -> batches of transitions. Knows no Ray, no gRPC and no learner.
+
+In every copy of the environment one player acts at a time: a `Casting` says who, with each episode
+or within it. What they see goes through `Stream`s, one for each table of the replay. A plain run is
+the case of one player, who acts everywhere.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +15,21 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from actors.assemblers import Assembler, NStep, Segments
-from actors.stepper import Step, Stepper
-from repertory.config import LearnerConfig, OffPolicyConfig, OnPolicyConfig, RunConfig
+from actors.assemblers import NStep, Segments
+from actors.casting import Casting
+from actors.episodes import Episodes
+from actors.player import Player, Turn
+from actors.stepper import Stepper
+from actors.stream import Stream
+from repertory.config import OffPolicyConfig, RunConfig
 from repertory.envs import make_vector_env
 from repertory.errors import CheckpointError
 from repertory.parts import lookup
-from repertory.protocols import Exploration, Policy
+from repertory.protocols import Policy
 from repertory.seeding import derive_seed
 from repertory.specs import EnvSpec
-from repertory.types import Array, EpisodeOutcome, TransitionBatch
+from repertory.table_layout import TableLayout, shared_extras, tables_of
+from repertory.types import Array, DecisionOutcome, EpisodeOutcome, TransitionBatch
 
 logger = logging.getLogger(__name__)
 
@@ -28,138 +38,133 @@ logger = logging.getLogger(__name__)
 class Collected:
     """What a stretch of acting brought."""
 
-    batch: TransitionBatch | None  # None while every window or segment is still open
+    batches: Mapping[str, TransitionBatch]  # by table; none where all its items are still open
     outcomes: Sequence[EpisodeOutcome]
+    decisions: Sequence[DecisionOutcome]  # for the director
     env_steps: int
 
 
 class Rollout:
-    """Acts in every copy of a vector environment at once and assembles what it sees.
-
-    `return_gamma` asks for `extras/discounted_return`, the running discounted sum of rewards that
-    a learner which normalises rewards needs.
-    """
+    """Acts in every copy of a vector environment at once and assembles what it sees."""
 
     def __init__(
         self,
         env: VectorEnv[Any, Any, Any],
         spec: EnvSpec,
-        policy: Policy,
-        exploration: Exploration,
-        assembler: Assembler,
+        players: Sequence[Player],
+        casting: Casting,
+        streams: Sequence[Stream],
         *,
         rng: np.random.Generator,
-        policy_id: int = 0,
-        random_steps: int = 0,
-        return_gamma: float | None = None,
     ) -> None:
-        self.policy = policy
-        self.policy_version = 0
+        self.players = tuple(players)
         self.env_steps = 0
         self.broken_episodes = 0  # lost because the environment broke
         self._spec = spec
         self._stepper = Stepper(env)
-        self._exploration = exploration
-        self._assembler = assembler
+        self._casting = casting
+        self._streams = tuple(streams)
         self._rng = rng
-        self._policy_id = policy_id
-        self._random_steps = random_steps
-        self._return_gamma = return_gamma
-        copies = self._stepper.copies
+        self._policy_ids = np.array([player.policy_id for player in players], np.int32)
+        self._episodes = Episodes(self.players, self._stepper.copies)
         self._observation = self._stepper.reset()
-        self._episode_return = np.zeros(copies, np.float64)
-        self._episode_length = np.zeros(copies, np.int64)
-        self._discounted_return = np.zeros(copies, np.float64)
-        self._exploration.begin_episode(np.ones(copies, bool))
 
     def collect(self, env_steps: int) -> Collected:
-        """Takes at least `env_steps` steps, counted over all copies."""
-        start = self.env_steps
-        batches: list[TransitionBatch] = []
-        outcomes: list[EpisodeOutcome] = []
-        while self.env_steps - start < env_steps:
-            batch = self._step(outcomes)
-            if batch is not None:
-                batches.append(batch)
-        joined = TransitionBatch.concatenate(batches) if batches else None
-        return Collected(joined, outcomes, self.env_steps - start)
+        """Takes at least `env_steps` steps, counted over all copies.
 
-    def _step(self, outcomes: list[EpisodeOutcome]) -> TransitionBatch | None:
+        Fewer only where nobody was there to act: then the casting is to be asked again.
+        """
+        start = self.env_steps
+        gathered = _Gathered()
+        while self.env_steps - start < env_steps and self._cast(gathered):
+            self._step(gathered)
+        return gathered.collected(self.env_steps - start)
+
+    def _cast(self, gathered: _Gathered) -> bool:
+        """Sees to it that somebody acts in every copy."""
+        waiting = self._episodes.waiting()
+        if not waiting:
+            return True
+        assignments = self._casting.assign(waiting)
+        if assignments is None:
+            return False
+        beginning = self._episodes.begin(waiting, assignments)
+        handed_over = beginning & (self._episodes.episode_length > 0)
+        if handed_over.any():
+            for stream in self._streams:
+                gathered.add(stream.table, stream.cut(handed_over))
+        for index, copies in self._episodes.acting():
+            if beginning[copies].any():
+                starting = beginning & (self._episodes.player == index)
+                self.players[index].exploration.begin_episode(starting)
+        return True
+
+    def _step(self, gathered: _Gathered) -> None:
         observation = self._observation
-        action, extras = self._choose(observation)
+        turns = self._act(observation)
+        action = self._joined_action(turns)
         step = self._stepper.step(self._spec.to_env_action(action))
         self.env_steps += int(step.valid.sum())
         self._observation = step.observation
-
-        self._episode_return += np.where(step.valid, step.reward, 0)
-        self._episode_length += step.valid
-        if self._return_gamma is not None:
-            running = self._return_gamma * self._discounted_return + step.reward
-            self._discounted_return = np.where(step.valid, running, self._discounted_return)
-            extras["discounted_return"] = self._discounted_return.astype(np.float32)
-
-        copies = self._stepper.copies
+        versions = np.array([player.version for player in self.players], np.int64)
         columns = {
             "observation": observation,
             "action": action,
             "reward": step.reward.astype(np.float32),
-            "discount": np.zeros(copies, np.float32),  # the assembler knows how many steps it spans
+            # The assembler knows how many steps it spans.
+            "discount": np.zeros(self._stepper.copies, np.float32),
             "next_observation": step.next_observation,
-            "policy_id": np.full(copies, self._policy_id, np.int32),
-            "policy_version": np.full(copies, self.policy_version, np.int64),
-            **{f"extras/{name}": column for name, column in extras.items()},
+            "policy_id": self._policy_ids[self._episodes.player],
+            "policy_version": versions[self._episodes.player],
         }
+        for stream in self._streams:
+            gathered.add(stream.table, stream.add(columns, turns, step))
+        self._episodes.add(step)
         if step.broken.any():
             self.broken_episodes += int(step.broken.sum())
-            self._assembler.forget(step.broken)
-            self._forget_episodes(step.broken)
-        batch = self._assembler.add(columns, step.terminated, step.boundary, step.valid)
+            self._lose_episodes(step.broken)
         if step.boundary.any():
-            self._end_episodes(step, outcomes)
-        return batch
+            outcomes, decisions = self._episodes.end(step, self.env_steps)
+            gathered.outcomes += outcomes
+            gathered.decisions += decisions
 
-    def _choose(self, observation: Array) -> tuple[Array, dict[str, Array]]:
-        if self.env_steps < self._random_steps:
-            return self._spec.random_actions(len(observation), self._rng), {}
-        acted = self.policy.act(observation, self._rng)
-        return self._exploration.explore(acted.action, self.env_steps, self._rng), dict(
-            acted.extras
-        )
+    def _act(self, observation: Array) -> list[Turn]:
+        """One inference for each player that acts somewhere."""
+        turns = []
+        for index, copies in self._episodes.acting():
+            seen = observation if len(copies) == len(observation) else observation[copies]
+            acted = self.players[index].act(seen, copies, self.env_steps, self._rng)
+            turns.append(Turn(index, copies, acted))
+        return turns
 
-    def _end_episodes(self, step: Step, outcomes: list[EpisodeOutcome]) -> None:
-        ended = step.boundary & step.valid
-        outcomes += [
-            EpisodeOutcome(
-                policy_id=self._policy_id,
-                policy_version=self.policy_version,
-                episode_return=float(self._episode_return[copy]),
-                length=int(self._episode_length[copy]),
-                terminated=bool(step.terminated[copy]),
-                env_steps=self.env_steps,
-            )
-            for copy in np.flatnonzero(ended)
-        ]
-        self._forget_episodes(ended)
+    def _joined_action(self, turns: Sequence[Turn]) -> Array:
+        if len(turns) == 1:
+            return turns[0].acted.action
+        column = self._spec.action_column
+        action = np.empty((self._stepper.copies, *column.shape), column.dtype)
+        for turn in turns:
+            action[turn.copies] = turn.acted.action
+        return action
 
-    def _forget_episodes(self, copies: Array) -> None:
-        self._episode_return[copies] = 0
-        self._episode_length[copies] = 0
-        self._discounted_return[copies] = 0
-        self._exploration.begin_episode(copies)
+    def _lose_episodes(self, copies: Array) -> None:
+        unplayed = self._episodes.lose(copies)
+        if unplayed:
+            self._casting.give_back(unplayed)
+        # A player that stays in its copy begins anew there.
+        for player in self.players:
+            player.exploration.begin_episode(copies)
 
     def state(self) -> dict[str, Any]:
         """Everything needed to go on as if nothing had happened, running episodes included."""
         return {
             "env_steps": self.env_steps,
-            "policy_version": self.policy_version,
             "rng": self._rng.bit_generator.state,
             "observation": self._observation.copy(),
-            "episode_return": self._episode_return.copy(),
-            "episode_length": self._episode_length.copy(),
-            "discounted_return": self._discounted_return.copy(),
-            "exploration": self._exploration.state(),
-            "assembler": self._assembler.state(),
-            "episodes": self._episode_records(),
+            "players": {player.name: player.state() for player in self.players},
+            "casting": self._casting.state(),
+            "episodes": self._episodes.state(),
+            "streams": {stream.table: stream.state() for stream in self._streams},
+            "records": self._episode_records(),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -170,13 +175,13 @@ class Rollout:
                 f"this run {copies}: set env.copies back"
             )
         self.env_steps = state["env_steps"]
-        self.policy_version = state["policy_version"]
         self._rng.bit_generator.state = state["rng"]
-        self._episode_return = state["episode_return"].copy()
-        self._episode_length = state["episode_length"].copy()
-        self._discounted_return = state["discounted_return"].copy()
-        self._exploration.load_state(state["exploration"])
-        self._assembler.load_state(state["assembler"])
+        for player in self.players:
+            player.load_state(state["players"][player.name])
+        self._casting.load_state(state["casting"])
+        self._episodes.load_state(state["episodes"])
+        for stream in self._streams:
+            stream.load_state(state["streams"][stream.table])
         self._replay_episodes(state)
 
     def _episode_records(self) -> dict[str, Any]:
@@ -189,8 +194,8 @@ class Rollout:
         copies = self._stepper.copies
         call = getattr(self._stepper.env, "call", None)
         same = np.zeros(copies, bool)
-        if call is not None and len(state["episodes"]) == copies:
-            records = [state["episodes"][str(copy)] for copy in range(copies)]
+        if call is not None and len(state["records"]) == copies:
+            records = [state["records"][str(copy)] for copy in range(copies)]
             replayed = call("replay_episode", records, state["observation"])
             self._observation = np.stack([observation for observation, _ in replayed])
             same = np.array([kept for _, kept in replayed])
@@ -199,11 +204,31 @@ class Rollout:
             logger.warning(
                 "%d of %d running episodes cannot be replayed: they begin anew", lost, copies
             )
-            self._assembler.forget(~same)
-            self._forget_episodes(~same)
+            for stream in self._streams:
+                stream.forget(~same)
+            self._lose_episodes(~same)
 
     def close(self) -> None:
         self._stepper.env.close()
+
+
+class _Gathered:
+    """What has come so far of one collection."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[EpisodeOutcome] = []
+        self.decisions: list[DecisionOutcome] = []
+        self._batches: dict[str, list[TransitionBatch]] = {}
+
+    def add(self, table: str, batch: TransitionBatch | None) -> None:
+        if batch is not None:
+            self._batches.setdefault(table, []).append(batch)
+
+    def collected(self, env_steps: int) -> Collected:
+        batches = {
+            table: TransitionBatch.concatenate(parts) for table, parts in self._batches.items()
+        }
+        return Collected(batches, self.outcomes, self.decisions, env_steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,40 +241,61 @@ class WorkerPlace:
 
 def rollout_for(
     config: RunConfig,
-    learner_config: LearnerConfig,
     spec: EnvSpec,
-    policy: Policy,
+    policies: Mapping[str, Policy],
+    casting: Casting,
     worker: WorkerPlace | None = None,
 ) -> Rollout:
-    """The rollout that a learner's settings ask for, in environments of its own.
+    """The rollout of a run, in environments of its own; `policies` has one for each learner.
 
     Each worker, and each start of it, plays episodes of its own; the first start of the first one
     plays those of a local run. A worker's environments are made anew when they break.
     """
-    copies = config.env.copies
     seed = config.seed
     if worker is not None and (worker.index, worker.incarnation) != (0, 1):
         seed = derive_seed(config.seed, "worker", worker.index, worker.incarnation)
-    assembler: Assembler
-    if isinstance(learner_config, OffPolicyConfig):
-        assembler = NStep(learner_config.n_step, learner_config.gamma)
-        exploration_config = learner_config.exploration
-        random_steps = learner_config.random_steps
-    else:
-        assert isinstance(learner_config, OnPolicyConfig)
-        assembler = Segments(learner_config.segment_length, learner_config.gamma)
-        exploration_config = lookup("exploration", "none").Config()
-        random_steps = 0
-    exploration = lookup("exploration", exploration_config.name)
+    copies = config.env.copies
     return Rollout(
         make_vector_env(
             config.env, copies=copies, seed=seed, role="rollout", guarded=worker is not None
         ),
         spec,
-        policy,
-        exploration(exploration_config, spec, copies),
-        assembler,
+        [_player(config, spec, name, policies[name]) for name in config.learners],
+        casting,
+        [_stream(config, table, layout, policies) for table, layout in tables_of(config).items()],
         rng=np.random.default_rng(derive_seed(seed, "rollout")),
+    )
+
+
+def _player(config: RunConfig, spec: EnvSpec, name: str, policy: Policy) -> Player:
+    learner_config = config.learners[name]
+    exploration_config, random_steps = lookup("exploration", "none").Config(), 0
+    if isinstance(learner_config, OffPolicyConfig):
+        exploration_config = learner_config.exploration
+        random_steps = learner_config.random_steps
+    exploration = lookup("exploration", exploration_config.name)
+    return Player(
+        name=name,
+        policy_id=list(config.learners).index(name),
+        policy=policy,
+        exploration=exploration(exploration_config, spec, config.env.copies),
+        spec=spec,
         random_steps=random_steps,
-        return_gamma=learner_config.gamma if learner_config.normalize_reward else None,
+    )
+
+
+def _stream(
+    config: RunConfig, table: str, layout: TableLayout, policies: Mapping[str, Policy]
+) -> Stream:
+    names = list(config.learners)
+    return Stream(
+        table,
+        NStep(layout.n_step, layout.gamma)
+        if layout.segment_length is None
+        else Segments(layout.segment_length, layout.gamma),
+        config.env.copies,
+        readers=[names.index(learner) for learner in layout.learners],
+        own_only=layout.segment_length is not None,
+        extras=shared_extras(layout, {name: policies[name].extras for name in layout.learners}),
+        return_gamma=layout.gamma if layout.discounted_return else None,
     )

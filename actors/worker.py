@@ -1,12 +1,12 @@
 """One rollout process: acts with the newest weights it has, and sends what it sees.
 
-Knows no Ray: weights come through a `Weights`, experience goes through an `Inserts`, and signs of
-life through a heartbeat. `services.hosts` makes a Ray actor of it.
+Knows no Ray: weights come through a `Weights` for each player, experience goes through an `Inserts`
+for each table, and signs of life through a heartbeat. `services.hosts` makes a Ray actor of it.
 
-Off-policy: acts without ever waiting for weights; the replay's back-pressure is what slows it down.
-On-policy: it makes rounds, of one segment for each copy. After each it waits until the learner has
-answered all but `max_lag` of them by newer weights, so with `max_lag = 0` every segment is made by
-the newest. A copy that breaks does not leave a round short: the others fill in.
+It acts without waiting for weights; the replay's back-pressure is what slows it down. Only where
+every player is on-policy and has made more rounds than `max_lag` allows beyond what its learner has
+answered (see `Rounds`) does it wait for an answer: with `max_lag = 0` every segment of a lone
+on-policy learner is made by its newest weights.
 """
 
 from __future__ import annotations
@@ -14,14 +14,23 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from actors.player import Player
 from actors.rollout import Collected, Rollout
-from repertory.config import LearnerConfig, OnPolicyConfig, RunConfig
+from actors.rounds import Rounds
+from repertory.config import OnPolicyConfig, RunConfig
 from repertory.errors import ReplayTimeout
 from repertory.heartbeat import Heartbeat
-from repertory.types import Array, EpisodeOutcome, TransitionBatch, WeightSnapshot
+from repertory.table_layout import table_of
+from repertory.types import (
+    Array,
+    DecisionOutcome,
+    EpisodeOutcome,
+    TransitionBatch,
+    WeightSnapshot,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +39,7 @@ LONGEST_GATHERING_SECONDS = 1.0  # what a slow environment gives is not held bac
 
 
 class Weights(Protocol):
-    """The newest weights of the policy that acts."""
+    """The newest weights of one player's policy."""
 
     version: int  # -1 before the first
     checksum: int
@@ -54,31 +63,39 @@ class Inserts(Protocol):
 
 
 class RolloutWorker:
-    """`run` returns when it is told to stop; everything gathered until then is sent."""
+    """`run` returns when it is told to stop; everything gathered until then is sent.
+
+    `replays` are named by table, `weights` by player; `report` takes what the director is to hear.
+    """
 
     def __init__(
         self,
         config: RunConfig,
-        learner_config: LearnerConfig,
         rollout: Rollout,
-        replay: Inserts,
-        weights: Weights,
+        replays: Mapping[str, Inserts],
+        weights: Mapping[str, Weights],
         heartbeat: Heartbeat,
+        report: Callable[[Sequence[DecisionOutcome]], None] = lambda decisions: None,
         total_env_steps: int = 0,
     ) -> None:
         self._config = config
         self._rollout = rollout
-        self._replay = replay
+        self._replays = replays
         self._weights = weights
         self._heartbeat = heartbeat
-        self._on_policy = isinstance(learner_config, OnPolicyConfig)
-        self._copies = config.env.copies
-        self._rounds_ahead = 0  # on-policy: rounds that no newer weights have answered
-        self._send_items = 1 if self._on_policy else config.topology.send_items
-        self._gathered: list[TransitionBatch] = []
-        self._gathered_items = 0
+        self._report = report
+        on_policy = [
+            name for name, one in config.learners.items() if isinstance(one, OnPolicyConfig)
+        ]
+        self._rounds = {
+            name: Rounds(config.env.copies, config.topology.max_lag) for name in on_policy
+        }
+        self._send_items = dict.fromkeys(replays, config.topology.send_items)
+        self._send_items |= {table_of(config, name): 1 for name in on_policy}
+        self._gathered: dict[str, list[TransitionBatch]] = {}
         self._gathered_steps = 0
         self._outcomes: list[EpisodeOutcome] = []
+        self._decisions: list[DecisionOutcome] = []
         self._gathering_since = time.monotonic()
         self._own_env_steps = 0
         self._rollout.env_steps = total_env_steps
@@ -86,120 +103,131 @@ class RolloutWorker:
         self.paused = threading.Event()
 
     def run(self) -> None:
-        if not self._await_weights(lambda: self._weights.version >= 0):
+        if not self._await_weights(self._all_have_weights):
             return
-        max_lag = self._config.topology.max_lag
         while not self.stopping.is_set():
             enough = self._heartbeat.totals.get("env_steps", 0) >= self._config.steps
             if self.paused.is_set() or enough:
-                self._send()
+                self._send(tuple(self._gathered))
                 self._heartbeat.progress()
                 self.stopping.wait(WAIT_SECONDS / 10)
                 continue
-            self._load(self._weights.newest())
-            if not self._on_policy:
-                self._take(self._rollout.collect(self._copies))
-                continue
-            self._make_round()
-            self._rounds_ahead += 1
-            self._await_weights(lambda: self._rounds_ahead <= max_lag)
-        self._send()
+            for player in self._rollout.players:
+                self._load(player, self._weights[player.name].newest())
+            for rounds in self._rounds.values():
+                rounds.begin()
+            self._take(self._rollout.collect(self._config.env.copies))
+            self._await_weights(lambda: not self._all_ahead())
+        self._send(tuple(self._gathered))
 
     def facts(self) -> dict[str, Any]:
         """For the heartbeat."""
         facts: dict[str, Any] = {
             "env_steps": self._own_env_steps,
-            "version": self._weights.version,
             "broken_episodes": self._rollout.broken_episodes,
+            "weights": {name: _facts_of(weights) for name, weights in self._weights.items()},
         }
-        if self._weights.version >= 0:
-            facts["checksum"] = f"{self._weights.checksum:08x}"
-            facts["weights_age_seconds"] = self._weights_age_seconds()
-        return facts
+        first = self._weights[self._rollout.players[0].name]
+        return {**facts, **_facts_of(first)}
 
-    def _make_round(self) -> None:
-        """As many segments as there are copies, none of them begun with weights too old to count.
+    def _all_have_weights(self) -> bool:
+        return all(weights.version >= 0 for weights in self._weights.values())
 
-        After a break the copies are no longer in step: what one of them began in the round before
-        is sent all the same, and the learner decides.
-        """
-        oldest = self._rollout.policy_version - self._config.topology.max_lag
-        fresh = 0
-        while fresh < self._copies and not self.stopping.is_set():
-            collected = self._rollout.collect(self._copies)
-            if collected.batch is not None:
-                fresh += int((collected.batch.policy_version.min(axis=1) >= oldest).sum())
-            self._take(collected)
+    def _all_ahead(self) -> bool:
+        """Nobody here could act without its learner falling too far behind."""
+        players = self._rollout.players
+        return all(p.name in self._rounds and self._rounds[p.name].ahead for p in players)
 
     def _await_weights(self, enough: Callable[[], bool]) -> bool:
         """False: told to stop meanwhile."""
+        players = self._rollout.players
         while not enough():
-            if self.stopping.is_set():
-                return False
-            self._heartbeat.progress()
-            self._load(self._weights.wait(WAIT_SECONDS))
+            for player in players:
+                if self.stopping.is_set():
+                    return False
+                self._heartbeat.progress()
+                newer = self._weights[player.name].wait(WAIT_SECONDS / len(players))
+                self._load(player, newer)
         return True
 
-    def _load(self, snapshot: WeightSnapshot | None) -> None:
+    def _load(self, player: Player, snapshot: WeightSnapshot | None) -> None:
         if snapshot is None:
             return
-        newer_by = snapshot.version - self._rollout.policy_version
-        # Versions that came while one round was made do not allow for more than that round.
-        self._rounds_ahead = max(0, self._rounds_ahead - newer_by)
-        self._rollout.policy.load_weights(snapshot.arrays)
-        self._rollout.policy_version = snapshot.version
-
-    def _weights_age_seconds(self) -> float:
-        return max(0.0, time.time() - self._weights.published_at)
+        player.policy.load_weights(snapshot.arrays)
+        player.version = snapshot.version
+        if player.name in self._rounds:
+            self._rounds[player.name].answer(snapshot.version)
 
     def _take(self, collected: Collected) -> None:
         self._heartbeat.progress()
         self._own_env_steps += collected.env_steps
         self._gathered_steps += collected.env_steps
         self._outcomes += collected.outcomes
-        if collected.batch is not None:
-            self._gathered.append(collected.batch)
-            self._gathered_items += len(collected.batch)
-        waited = time.monotonic() - self._gathering_since
-        if self._gathered_items >= self._send_items or waited > LONGEST_GATHERING_SECONDS:
-            self._send()
+        self._decisions += collected.decisions
+        for table, batch in collected.batches.items():
+            self._gathered.setdefault(table, []).append(batch)
+            if table in self._rounds:  # the queue of an on-policy learner has its name
+                self._rounds[table].add(batch)
+        late = time.monotonic() - self._gathering_since > LONGEST_GATHERING_SECONDS
+        due = [
+            table
+            for table, batches in self._gathered.items()
+            if late or sum(map(len, batches)) >= self._send_items[table]
+        ]
+        if late or due:
+            self._send(due)
 
-    def _send(self) -> None:
+    def _send(self, tables: Sequence[str]) -> None:
         self._tell()
         self._gathering_since = time.monotonic()
-        if not self._gathered:
-            return
-        batch = TransitionBatch.concatenate(self._gathered)
-        self._gathered, self._gathered_items = [], 0
-        while not self._insert(batch):
-            self._heartbeat.progress()  # a limiter that holds actors is no fault
-            if self.stopping.is_set():
-                logger.warning("%d items were not sent", len(batch))
-                self._heartbeat.count(items_not_sent=len(batch))
-                return
+        for table in tables:
+            batch = TransitionBatch.concatenate(self._gathered.pop(table))
+            while not self._insert(table, batch):
+                self._heartbeat.progress()  # a limiter that holds actors is no fault
+                if self.stopping.is_set():
+                    logger.warning("%d items were not sent", len(batch))
+                    self._heartbeat.count(items_not_sent=len(batch))
+                    break
 
-    def _insert(self, batch: TransitionBatch) -> bool:
+    def _insert(self, table: str, batch: TransitionBatch) -> bool:
         try:
-            self._replay.insert(batch, timeout_seconds=WAIT_SECONDS)
+            self._replays[table].insert(batch, timeout_seconds=WAIT_SECONDS)
             return True
         except ReplayTimeout:
             return False
 
     def _tell(self) -> None:
-        """Steps and episodes since the last time."""
-        outcomes = self._outcomes
+        """Steps, episodes and decisions since the last time."""
+        outcomes, decisions = self._outcomes, self._decisions
         self._heartbeat.count(soon=True, env_steps=self._gathered_steps, episodes=len(outcomes))
         if outcomes:
+            last = self._rollout.players[outcomes[-1].policy_id]
             self._heartbeat.metrics(
                 self._rollout.env_steps,
                 {
                     "returns": [outcome.episode_return for outcome in outcomes],
                     "lengths": [outcome.length for outcome in outcomes],
-                    "policy_version": self._rollout.policy_version,
-                    "weights_age_seconds": self._weights_age_seconds(),
+                    "policy_ids": [outcome.policy_id for outcome in outcomes],
+                    # Of who ended the last of them.
+                    "policy_version": last.version,
+                    "weights_age_seconds": _age_seconds(self._weights[last.name]),
                 },
             )
-        self._gathered_steps, self._outcomes = 0, []
+        if decisions:
+            self._report(decisions)
+        self._gathered_steps, self._outcomes, self._decisions = 0, [], []
         # Schedules of exploration run over the steps of all workers together.
         total = self._heartbeat.totals.get("env_steps", 0)
         self._rollout.env_steps = max(self._rollout.env_steps, total)
+
+
+def _facts_of(weights: Weights) -> dict[str, Any]:
+    facts: dict[str, Any] = {"version": weights.version}
+    if weights.version >= 0:
+        facts["checksum"] = f"{weights.checksum:08x}"
+        facts["weights_age_seconds"] = _age_seconds(weights)
+    return facts
+
+
+def _age_seconds(weights: Weights) -> float:
+    return max(0.0, time.time() - weights.published_at)

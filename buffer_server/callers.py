@@ -42,3 +42,4 @@ class Blocked:
     items: int
     seconds: float  # for how long by now
     reason: str
+    consumer: int | None = None  # of a sample, where each has a ratio of its own

@@ -15,17 +15,20 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from buffer_server.addresses import check_address
 from buffer_server.connection import Connection, ConnectionConfig
+from buffer_server.consumers import LARGEST_CONSUMER
 from buffer_server.draws import DrawRequest
 from buffer_server.proto import replay_pb2 as pb
 from buffer_server.remote_table import (
     RemoteTable,
     check_sample,
+    consumers_request,
     limiter_request,
     update_request,
 )
@@ -39,6 +42,8 @@ from repertory.types import Array, Sample, Signature, TransitionBatch
 class ClientConfig(ConnectionConfig):
     address: Annotated[str, AfterValidator(check_address)]
     table: str
+    # Whose ratio its samples count for, in a table that several share: a place in the portfolio.
+    consumer: int | None = Field(default=None, ge=0, le=LARGEST_CONSUMER)
 
 
 class ReplayClient(Closing):
@@ -88,7 +93,8 @@ class ReplayClient(Closing):
     def sample(self, size: int, *, timeout_seconds: float) -> Sample:
         """Arrays that the caller owns."""
         check_sample(size, timeout_seconds)
-        request = self._table.sample_request(DrawRequest(size), timeout_seconds)
+        draw = DrawRequest(size, consumer=self.config.consumer)
+        request = self._table.sample_request(draw, timeout_seconds)
         response = self._connection.call("Sample", request, pb.SampleResponse, timeout_seconds)
         return self._table.read_draw(response, writable=True).sample()
 
@@ -117,12 +123,30 @@ class ReplayClient(Closing):
         min_size: int,
         samples_per_insert: float | None = None,
         error_buffer: float | None = None,
+        consumers: Mapping[int, float] | None = None,
+        consumer_buffer_items: int | None = None,
     ) -> None:
         """Takes the place of all settings of the table's limiter, while it runs."""
         self._connection.call(
             "ConfigureLimiter",
-            limiter_request(self.config.table, min_size, samples_per_insert, error_buffer),
+            limiter_request(
+                self.config.table,
+                min_size,
+                samples_per_insert,
+                error_buffer,
+                consumers,
+                consumer_buffer_items,
+            ),
             pb.ConfigureLimiterResponse,
+            self.config.timeout_seconds,
+        )
+
+    def configure_consumers(self, ratios: Mapping[int, float]) -> None:
+        """Other samples per insert for these consumers of the table, while it runs."""
+        self._connection.call(
+            "ConfigureConsumers",
+            consumers_request(self.config.table, ratios),
+            pb.ConfigureConsumersResponse,
             self.config.timeout_seconds,
         )
 

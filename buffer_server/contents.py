@@ -1,7 +1,8 @@
 """Everything of a table that decides what comes next, and how it is saved and loaded.
 
 A `Table` puts a lock around it and lets callers wait; nothing here knows of either. The arrays have
-flat names: `storage/...`, `sampler/...`, `limiter/...`, `ledger/...` and `generator`.
+flat names: `storage/...`, `sampler/...`, `limiter/...`, `ledger/...`, `generator` and, where there
+are consumers, `consumers/...`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from buffer_server.consumers import SAVED
 from buffer_server.frames import Column
 from buffer_server.rate_limiter import Number, RateLimiter
 from buffer_server.samplers.protocol import Sampler
@@ -23,6 +25,7 @@ from repertory.seeding import pack_generator, unpack_generator
 from repertory.types import Array, ColumnSpec
 
 STORAGE, SAMPLER, LIMITER, LEDGER = "storage/", "sampler/", "limiter/", "ledger/"
+CONSUMERS = "consumers/"
 GENERATOR = "generator"
 
 
@@ -35,6 +38,7 @@ class Inheritance:
     batches: Iterable[Mapping[str, Column]]  # items, oldest first
     sampler: Mapping[str, Array]
     limiter: Mapping[str, Number]
+    consumers: Mapping[str, Array]
     ledgers: Iterable[Mapping[str, Array]]
 
 
@@ -107,7 +111,10 @@ class TableContents:
         generator = self._part(arrays, GENERATOR, {"": None})
         self._storage.load_arrays(without(STORAGE, arrays))
         self._sampler.load_arrays(sampler, self._storage.live_keys)
-        self._limiter.load_state({name: array.item() for name, array in limiter.items()})
+        consumers = without(CONSUMERS, arrays)  # a table that had none has saved none
+        if consumers:
+            self._part(arrays, CONSUMERS, SAVED)
+        self._limiter.load_state({name: a.item() for name, a in limiter.items()}, consumers)
         # Checkpoints from before there were writers have no ledger.
         self._ledger.load_arrays(without(LEDGER, arrays) or WriterLedger().arrays())
         unpack_generator(self._bits, generator[""])
@@ -119,13 +126,17 @@ class TableContents:
         for batch in inheritance.batches:
             self._storage.append(batch)
         self._sampler.load_arrays(inheritance.sampler, self._storage.live_keys)
-        self._limiter.load_state(inheritance.limiter)
+        self._limiter.load_state(inheritance.limiter, inheritance.consumers)
         for ledger in inheritance.ledgers:
             self._ledger.merge_arrays(ledger)
 
     def _counts(self) -> dict[str, Array]:
         limiter = {name: np.asarray(number) for name, number in self._limiter.state().items()}
-        return {**_named(LIMITER, limiter), GENERATOR: pack_generator(self._bits)}
+        return {
+            **_named(LIMITER, limiter),
+            **_named(CONSUMERS, self._limiter.consumer_arrays()),
+            GENERATOR: pack_generator(self._bits),
+        }
 
     def _key_stream(
         self, name: str, row: ColumnSpec, read: Callable[[int, int], Array]

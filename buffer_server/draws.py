@@ -28,6 +28,7 @@ class DrawRequest:
     own_policy: int | None = None  # its place in the portfolio
     max_age: int | None = None  # in versions, behind the newest that came from the same policy
     partial: bool = False  # of a queue: fewer items, but at least one, instead of waiting for all
+    consumer: int | None = None  # whose ratio it counts for, where each has its own
 
     def __post_init__(self) -> None:
         if self.size < 1:

@@ -94,6 +94,30 @@ def _of_tables(shard: ShardStatistics) -> Iterator[Metric]:
             policies.add_metric([name, str(share.policy_id)], share.items)
             versions.add_metric([name, str(share.policy_id)], share.newest_version)
     yield from (blocked, policies, versions)
+    yield from _of_consumers(shard)
+
+
+def _of_consumers(shard: ShardStatistics) -> Iterator[Metric]:
+    def gauge(name: str, help_: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"{PREFIX}consumer_{name}", help_, labels=labels)
+
+    labels = ["table", "consumer"]
+    sampled = CounterMetricFamily(
+        PREFIX + "consumer_sampled_items", "Items it ever sampled.", labels=labels
+    )
+    families: list[tuple[Metric, str]] = [
+        (gauge("samples_per_insert", "Its ratio."), "samples_per_insert"),
+        (sampled, "sampled"),
+        (gauge("surplus_samples", "Samples that it owes."), "surplus"),
+        (gauge("waiting_samples", "Its samples that wait now."), "waiting_samples"),
+        (gauge("held_inserts", "Inserts that wait for it now."), "held_inserts"),
+    ]
+    for family, field in families:
+        for name, table in shard.tables.items():
+            for one in table.consumers:
+                value = getattr(one, field)
+                family.add_metric([name, str(one.consumer)], value)  # type: ignore[attr-defined]
+        yield family
 
 
 def _blocked(table: TableStatistics, operation: str) -> int:

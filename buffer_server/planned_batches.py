@@ -192,7 +192,10 @@ class PlannedBatches:
         wanted = (size, own_items, wait_seconds)
         raw = self._requests.get(wanted)
         if raw is None:
-            draw = DrawRequest(size, own_items, self._config.own_policy, self._config.max_age)
+            config = self._config
+            draw = DrawRequest(
+                size, own_items, config.own_policy, config.max_age, consumer=config.consumer
+            )
             raw = self._table.sample_request(draw, wait_seconds).SerializeToString()
             if len(self._requests) >= MOST_REQUESTS:
                 self._requests.clear()

@@ -36,6 +36,7 @@ class QueuedBatches:
 
     def __init__(self, shards: Sequence[Shard], table: RemoteTable, config: ShardedConfig) -> None:
         self._table = table
+        self._consumer = config.consumer
         self._patience = config.patience_seconds
         self._lanes = SampleLanes[int](shards)  # asked for so many items
         self._rng = np.random.default_rng(config.seed)
@@ -100,7 +101,7 @@ class QueuedBatches:
             if share:
                 # A queue takes no request for more than half of its capacity.
                 share = min(share, (table.capacity + 1) // 2)
-                draw = DrawRequest(share, partial=True)
+                draw = DrawRequest(share, partial=True, consumer=self._consumer)
                 request = self._table.sample_request(draw, max(0.0, wait_seconds))
                 lane.ask(share, request.SerializeToString(), now)
                 self._asked_in[lane.index] = self._call

@@ -6,6 +6,7 @@ of each.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,11 +123,34 @@ def update_request(table: str, keys: Array, priorities: Array) -> pb.UpdatePrior
 
 
 def limiter_request(
-    table: str, min_size: int, samples_per_insert: float | None, error_buffer: float | None
+    table: str,
+    min_size: int,
+    samples_per_insert: float | None,
+    error_buffer: float | None,
+    consumers: Mapping[int, float] | None,
+    consumer_buffer_items: int | None,
 ) -> pb.ConfigureLimiterRequest:
     if not 0 <= min_size < 2**63:
         raise UsageError(f"min_size {min_size} would sample from nothing: give at least 1")
+    if consumer_buffer_items is not None and not 0 <= consumer_buffer_items < 2**63:
+        raise UsageError(f"consumer_buffer_items {consumer_buffer_items}: give at least 1")
     settings = pb.LimiterSettings(
-        min_size=min_size, samples_per_insert=samples_per_insert, error_buffer=error_buffer
+        min_size=min_size,
+        samples_per_insert=samples_per_insert,
+        error_buffer=error_buffer,
+        consumers=_checked(consumers or {}),
+        consumer_buffer_items=consumer_buffer_items,
     )
     return pb.ConfigureLimiterRequest(table=table, settings=settings)
+
+
+def consumers_request(table: str, ratios: Mapping[int, float]) -> pb.ConfigureConsumersRequest:
+    return pb.ConfigureConsumersRequest(table=table, samples_per_insert=_checked(ratios))
+
+
+def _checked(ratios: Mapping[int, float]) -> Mapping[int, float]:
+    """What can be sent; the rest is for the shard to say."""
+    for consumer in ratios:
+        if not 0 <= consumer < 2**32:
+            raise UsageError(f"consumer {consumer} is no place in a portfolio: give 0 or more")
+    return ratios

@@ -5,7 +5,7 @@ all of them find the same deal. Items go in blocks, the oldest of every source f
 new shards are equal in size and each has old and new items of all sources. Sampler state goes with
 its item. The ledgers of all sources go into every new shard: a repeated insert is recognised
 wherever it comes to now. The limiters' counts are added up and split evenly, so the surplus of all
-shards together stays what it was.
+shards together stays what it was; so are those of each consumer.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from buffer_server.consumers import SAVED
 from buffer_server.contents import Inheritance
 from buffer_server.frames import Column, stacked_names
 from buffer_server.rate_limiter import Number
@@ -101,6 +102,7 @@ def inheritance(table: Table, sources: Sequence[SavedTable], place: ShardPlace) 
         batches=batches(),
         sampler=_merged_sampler(per_item, sources, selectable, hand),
         limiter=split_limiter([source.limiter for source in sources], place),
+        consumers=split_consumers([source.consumers for source in sources], place),
         ledgers=[source.ledger for source in sources],
     )
 
@@ -110,14 +112,36 @@ def split_limiter(states: Sequence[Mapping[str, Number]], place: ShardPlace) -> 
     split: dict[str, Number] = {}
     for name in states[0]:
         if name in COUNTS:
-            total = int(sum(state[name] for state in states))
-            split[name] = (
-                total * (place.index + 1) // place.count - total * place.index // place.count
-            )
+            split[name] = _part(int(sum(state[name] for state in states)), place)
         else:  # settings: where they differ, no table has zero, and the balance starts anew
             agreed = all(state[name] == states[0][name] for state in states)
             split[name] = states[0][name] if agreed else 0
     return split
+
+
+def split_consumers(states: Sequence[Mapping[str, Array]], place: ShardPlace) -> dict[str, Array]:
+    """The same for each consumer. A source without it counts as nothing; ratios are the first's."""
+    rows: dict[int, dict[str, Number]] = {}
+    for state in states:
+        for row, consumer in enumerate(state["consumer"].tolist() if state else ()):
+            saved = {name: state[name][row].item() for name in SAVED}
+            known = rows.setdefault(consumer, {**saved, "sampled": 0, "surplus": 0.0})
+            known["sampled"] += saved["sampled"]
+            known["surplus"] += saved["surplus"]
+            known["largest_sample"] = max(known["largest_sample"], saved["largest_sample"])
+    for merged in rows.values():
+        merged["sampled"] = _part(int(merged["sampled"]), place)
+        merged["surplus"] /= place.count
+    if not rows:
+        return {}
+    return {
+        name: np.asarray([row[name] for row in rows.values()], dtype=dtype)
+        for name, dtype in SAVED.items()
+    }
+
+
+def _part(total: int, place: ShardPlace) -> int:
+    return total * (place.index + 1) // place.count - total * place.index // place.count
 
 
 def _merged_sampler(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from buffer_server.contents import LEDGER, LIMITER, SAMPLER, STORAGE, without
+from buffer_server.contents import CONSUMERS, LEDGER, LIMITER, SAMPLER, STORAGE, without
 from buffer_server.frames import INDEX, Column, FrameStacks
 from buffer_server.rate_limiter import Number
 from buffer_server.storage import COLUMNS_PREFIX, FRAMES, NEXT_FRAME, NEXT_KEY
@@ -66,6 +66,11 @@ class SavedTable:
     @property
     def limiter(self) -> dict[str, Number]:
         return {name: array.item() for name, array in without(LIMITER, self.arrays).items()}
+
+    @property
+    def consumers(self) -> dict[str, Array]:
+        """Empty where there was one count for all callers."""
+        return without(CONSUMERS, self.arrays)
 
     @property
     def ledger(self) -> dict[str, Array]:

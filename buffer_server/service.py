@@ -99,6 +99,7 @@ class ReplayService:
             "UpdatePriorities": update,
             "Statistics": Method(pb.StatisticsRequest, self._statistics),
             "ConfigureLimiter": Method(pb.ConfigureLimiterRequest, self._configure_limiter),
+            "ConfigureConsumers": Method(pb.ConfigureConsumersRequest, self._configure_consumers),
             "Checkpoint": Method(pb.CheckpointRequest, self._checkpoint),
             "Drain": Method(pb.DrainRequest, self._drain),
         }
@@ -231,13 +232,24 @@ class ReplayService:
     ) -> pb.ConfigureLimiterResponse:
         settings = request.settings
         ratio, buffer = settings.samples_per_insert, settings.error_buffer
+        items = settings.consumer_buffer_items
         self._find(request.table).table.configure_limiter(
             min_size=settings.min_size,
             samples_per_insert=ratio if settings.HasField("samples_per_insert") else None,
             error_buffer=buffer if settings.HasField("error_buffer") else None,
+            consumers=dict(settings.consumers),
+            consumer_buffer_items=items if settings.HasField("consumer_buffer_items") else None,
         )
         logger.info("%s set the limiter of %r", call.caller.name or "somebody", request.table)
         return pb.ConfigureLimiterResponse()
+
+    def _configure_consumers(
+        self, request: pb.ConfigureConsumersRequest, call: Call
+    ) -> pb.ConfigureConsumersResponse:
+        ratios = dict(request.samples_per_insert)
+        self._find(request.table).table.configure_consumers(ratios)
+        logger.info("%s set ratios of %r: %s", call.caller.name, request.table, ratios)
+        return pb.ConfigureConsumersResponse()
 
     def _checkpoint(self, request: pb.CheckpointRequest, call: Call) -> pb.CheckpointResponse:
         if self._checkpoints is None:

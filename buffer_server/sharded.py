@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from google.protobuf.message import Message
 
 from buffer_server.insert_lanes import InsertLanes
 from buffer_server.insert_router import InsertStatistics
@@ -32,7 +33,7 @@ from buffer_server.planned_batches import PlannedBatches
 from buffer_server.priority_lanes import PriorityLanes
 from buffer_server.proto import replay_pb2 as pb
 from buffer_server.queued_batches import QueuedBatches
-from buffer_server.remote_table import check_sample, limiter_request
+from buffer_server.remote_table import check_sample, consumers_request, limiter_request
 from buffer_server.shard_watch import ShardWatch
 from buffer_server.sharded_config import ShardedConfig
 from buffer_server.shards import Lane, ask_all
@@ -179,27 +180,31 @@ class ShardedReplay(Closing):
         min_size: int,
         samples_per_insert: float | None = None,
         error_buffer: float | None = None,
+        consumers: Mapping[int, float] | None = None,
+        consumer_buffer_items: int | None = None,
     ) -> None:
-        """Of every shard's table: `min_size` and `error_buffer` are for each, not for the whole.
+        """Of every shard's table: `min_size` and buffers are for each, not for the whole.
 
         Raises if it could not be done everywhere; it is done where it could.
         """
-        request = limiter_request(self.config.table, min_size, samples_per_insert, error_buffer)
-        answers = ask_all(
-            self._watch.shards,
-            "ConfigureLimiter",
-            request,
-            pb.ConfigureLimiterResponse,
-            self.config.patience_seconds,
+        request = limiter_request(
+            self.config.table,
+            min_size,
+            samples_per_insert,
+            error_buffer,
+            consumers,
+            consumer_buffer_items,
         )
-        errors = [answer for answer in answers.values() if isinstance(answer, RepertoryError)]
-        if errors:
-            kinds = {type(error) for error in errors}
-            kind = kinds.pop() if len(kinds) == 1 else RepertoryError
-            raise kind(
-                f"{len(errors)} of {len(answers)} limiters were not changed: "
-                + "; ".join(str(error) for error in errors)
-            )
+        self._configure("ConfigureLimiter", request, pb.ConfigureLimiterResponse)
+
+    def configure_consumers(self, ratios: Mapping[int, float]) -> None:
+        """Other samples per insert for these consumers, of every shard's table.
+
+        Raises if it could not be done everywhere; it is done where it could. To say the same again
+        changes nothing, so who steers may repeat it until every shard has heard.
+        """
+        request = consumers_request(self.config.table, ratios)
+        self._configure("ConfigureConsumers", request, pb.ConfigureConsumersResponse)
 
     def client_statistics(self) -> ClientStatistics:
         return ClientStatistics(
@@ -218,6 +223,19 @@ class ShardedReplay(Closing):
         self._batches.close()  # whoever waits for a sample is told so
         self._watch.close()
         return unacknowledged
+
+    def _configure(self, method: str, request: Message, response: type[Message]) -> None:
+        answers = ask_all(
+            self._watch.shards, method, request, response, self.config.patience_seconds
+        )
+        errors = [answer for answer in answers.values() if isinstance(answer, RepertoryError)]
+        if errors:
+            kinds = {type(error) for error in errors}
+            kind = kinds.pop() if len(kinds) == 1 else RepertoryError
+            raise kind(
+                f"{len(errors)} of {len(answers)} limiters were not changed: "
+                + "; ".join(str(error) for error in errors)
+            )
 
     def _turn(self, changed: bool) -> None:
         self._inserts.turn()

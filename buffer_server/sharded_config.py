@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from buffer_server.addresses import check_address
 from buffer_server.connection import ConnectionConfig
+from buffer_server.consumers import LARGEST_CONSUMER
 from buffer_server.joining import MOST_SHARDS
 
 Address = Annotated[str, AfterValidator(check_address)]
@@ -24,6 +25,8 @@ class ShardedConfig(ConnectionConfig):
     prefetch: int = Field(default=2, ge=0, le=64)
     own_policy: int | None = Field(default=None, ge=0)  # its place in the portfolio
     own_share: float = Field(default=0.0, ge=0, le=1)  # of each batch at least, where it has any
+    # Whose ratio its samples count for, in a table that several share: a place in the portfolio.
+    consumer: int | None = Field(default=None, ge=0, le=LARGEST_CONSUMER)
     max_age: int | None = Field(default=None, ge=0)  # in versions, see `DrawRequest`
 
     # Inserting.

@@ -18,6 +18,19 @@ class PolicyShare:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerStatistics:
+    """One of those who share a table, each with a ratio of its own."""
+
+    consumer: int  # its place in the portfolio
+    samples_per_insert: float
+    sampled: int  # items, ever
+    surplus: float  # samples that it owes; negative: it is ahead
+    caller: str  # who sampled for it last; empty: nobody yet
+    waiting_samples: int  # of it, that its ratio or `min_size` holds now
+    held_inserts: int  # of anybody, that wait for it now
+
+
+@dataclass(frozen=True, slots=True)
 class TableStatistics:
     """One table at one moment."""
 
@@ -32,13 +45,15 @@ class TableStatistics:
     min_size: int
     samples_per_insert: float | None
     error_buffer: float | None
-    surplus: float
+    surplus: float  # of several consumers the one that is furthest behind
     insert_wait_seconds: float  # of all callers together, since the start
     sample_wait_seconds: float
     newest_age_seconds: float | None  # None: there are no items
     oldest_age_seconds: float | None  # since a restart at most
     policies: tuple[PolicyShare, ...]  # empty where nobody knows whose items they are
     blocked: tuple[Blocked, ...]  # longest waiting first
+    consumer_buffer_items: int | None = None
+    consumers: tuple[ConsumerStatistics, ...] = ()  # empty: there is one count for all callers
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from buffer_server.callers import Blocked
 from buffer_server.proto import replay_pb2 as pb
 from buffer_server.statistics import (
     CheckpointStatistics,
+    ConsumerStatistics,
     PolicyShare,
     RequestStatistics,
     ShardStatistics,
@@ -73,6 +74,8 @@ def _encode_table(name: str, table: TableStatistics) -> pb.TableStatistics:
             min_size=table.min_size,
             samples_per_insert=table.samples_per_insert,
             error_buffer=table.error_buffer,
+            consumers={one.consumer: one.samples_per_insert for one in table.consumers},
+            consumer_buffer_items=table.consumer_buffer_items,
         ),
         surplus=table.surplus,
         insert_wait_seconds=table.insert_wait_seconds,
@@ -92,17 +95,31 @@ def _encode_table(name: str, table: TableStatistics) -> pb.TableStatistics:
                 items=one.items,
                 seconds=one.seconds,
                 reason=one.reason,
+                consumer=one.consumer,
             )
             for one in table.blocked
+        ],
+        consumers=[
+            pb.ConsumerStatistics(
+                consumer=one.consumer,
+                samples_per_insert=one.samples_per_insert,
+                sampled_items=one.sampled,
+                surplus=one.surplus,
+                caller=one.caller,
+                waiting_samples=one.waiting_samples,
+                held_inserts=one.held_inserts,
+            )
+            for one in table.consumers
         ],
     )
 
 
 def _decode_table(table: pb.TableStatistics) -> TableStatistics:
     limiter = table.limiter
-    has_ratio, has_buffer = (
+    has_ratio, has_buffer, has_items = (
         limiter.HasField("samples_per_insert"),
         limiter.HasField("error_buffer"),
+        limiter.HasField("consumer_buffer_items"),
     )
     has_newest, has_oldest = (
         table.HasField("newest_age_seconds"),
@@ -136,8 +153,22 @@ def _decode_table(table: pb.TableStatistics) -> TableStatistics:
                 one.items,
                 one.seconds,
                 one.reason,
+                one.consumer if one.HasField("consumer") else None,
             )
             for one in table.blocked
+        ),
+        consumer_buffer_items=limiter.consumer_buffer_items if has_items else None,
+        consumers=tuple(
+            ConsumerStatistics(
+                one.consumer,
+                one.samples_per_insert,
+                one.sampled_items,
+                one.surplus,
+                one.caller,
+                one.waiting_samples,
+                one.held_inserts,
+            )
+            for one in table.consumers
         ),
     )
 

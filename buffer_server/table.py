@@ -28,7 +28,7 @@ from buffer_server.item_ages import ItemAges
 from buffer_server.rate_limiter import RateLimiter
 from buffer_server.samplers.protocol import Sampler
 from buffer_server.snapshots import RowStream, TableSnapshot
-from buffer_server.statistics import PolicyShare, TableStatistics
+from buffer_server.statistics import ConsumerStatistics, PolicyShare, TableStatistics
 from buffer_server.storage import Storage
 from buffer_server.writer_ledger import Origin, WriterLedger
 from repertory.errors import ReplayTimeout, UsageError
@@ -44,6 +44,7 @@ class _Waiting:
     items: int
     since: float  # on the monotonic clock
     explain: Callable[[], str]
+    consumer: int | None = None
 
 
 class Table:
@@ -92,7 +93,7 @@ class Table:
         self._ages = ItemAges()
         # What callers use now, and a change of the limiter must go on allowing.
         self._batch_in_use: dict[Operation, int] = {"insert": 0, "sample": 0}
-        self._check_limiter(limiter.min_size, limiter.samples_per_insert)
+        self._check_limiter(limiter)
 
     @property
     def size(self) -> int:
@@ -189,29 +190,33 @@ class Table:
         with self._changed:
             return self._ledger.highest(writer)
 
-    def sample(self, size: int, *, timeout_seconds: float) -> Sample:
+    def sample(self, size: int, *, timeout_seconds: float, consumer: int | None = None) -> Sample:
         """Copies of `size` chosen items."""
-        return self.draw(DrawRequest(size), timeout_seconds=timeout_seconds).sample()
+        request = DrawRequest(size, consumer=consumer)
+        return self.draw(request, timeout_seconds=timeout_seconds).sample()
 
     def draw(
         self, request: DrawRequest, *, timeout_seconds: float, caller: Caller | None = None
     ) -> Draw:
         """Copies of the chosen items, and how likely each was to be chosen."""
-        size, consumes = request.size, self._sampler.consumes
+        size, consumer, consumes = request.size, request.consumer, self._sampler.consumes
         self._check_provenance(request)
         self._check_queue_batch("a sample", size)
         needed = size if consumes and not request.partial else 1
 
         def ready() -> bool:
-            return self._available() >= needed and self._limiter.can_sample(size)
+            return self._available() >= needed and self._limiter.can_sample(size, consumer)
 
         def explain() -> str:
-            return f"had no {size} items to give: {self._why_sample_blocked(size, needed)}"
+            return f"had no {size} items to give: {self._why_sample_blocked(request, needed)}"
 
         with self._changed:
-            self._limiter.check_sample(size)
+            self._limiter.check_sample(size, consumer)
             self._batch_in_use["sample"] = size
-            waiting = _Waiting(caller or Caller(""), "sample", size, time.monotonic(), explain)
+            caller = caller or Caller("")
+            if consumer is not None:
+                self._limiter.note_caller(consumer, caller.name)
+            waiting = _Waiting(caller, "sample", size, time.monotonic(), explain, consumer)
             self._wait_until(ready, waiting, timeout_seconds)
             if consumes and request.partial:
                 request = replace(request, size=min(size, self._available()))
@@ -219,7 +224,7 @@ class Table:
             population = self._sampler.population(request, live)
             selection = self._sampler.select(request, live, self._rng)
             columns = self._storage.gather(selection.keys)
-            self._limiter.sampled(len(selection.keys))
+            self._limiter.sampled(len(selection.keys), consumer)
             self._changed.notify_all()
         return Draw(columns, selection, population)
 
@@ -247,21 +252,44 @@ class Table:
         min_size: int,
         samples_per_insert: float | None = None,
         error_buffer: float | None = None,
+        consumers: Mapping[int, float] | None = None,
+        consumer_buffer_items: int | None = None,
     ) -> None:
         """Other settings from here on, which wake those who wait. Refused if one side could stop:
         also where a batch that waits, or the last one that came, would be too large for ever."""
         trial = RateLimiter(
-            min_size=min_size, samples_per_insert=samples_per_insert, error_buffer=error_buffer
+            min_size=min_size,
+            samples_per_insert=samples_per_insert,
+            error_buffer=error_buffer,
+            consumers=consumers,
+            consumer_buffer_items=consumer_buffer_items,
         )
         with self._changed:
-            self._check_limiter(min_size, samples_per_insert)
-            waiting = [(one.operation, one.items) for one in self._waiting]
-            for operation, items in [*self._batch_in_use.items(), *waiting]:
-                check = trial.check_insert if operation == "insert" else trial.check_sample
-                check(items)
+            self._check_limiter(trial)
+            trial.check_insert(self._batch_in_use["insert"])
+            if not consumers:  # each of whom may sample any batch
+                trial.check_sample(self._batch_in_use["sample"])
+            for one in self._waiting:
+                if one.operation == "insert":
+                    trial.check_insert(one.items)
+                else:
+                    trial.check_sample(one.items, one.consumer)
             self._limiter.configure(
-                min_size=min_size, samples_per_insert=samples_per_insert, error_buffer=error_buffer
+                min_size=min_size,
+                samples_per_insert=samples_per_insert,
+                error_buffer=error_buffer,
+                consumers=consumers,
+                consumer_buffer_items=consumer_buffer_items,
             )
+            self._changed.notify_all()
+
+    def configure_consumers(self, ratios: Mapping[int, float]) -> None:
+        """Other samples per insert for these consumers from here on, which wakes those who wait.
+
+        The others keep theirs; one that is not known yet is added.
+        """
+        with self._changed:
+            self._limiter.configure_consumers(ratios)
             self._changed.notify_all()
 
     def dismiss(self, caller: Caller, reason: str) -> None:
@@ -309,9 +337,12 @@ class Table:
                         waiting.items,
                         max(0.0, now - waiting.since),
                         waiting.explain(),
+                        waiting.consumer,
                     )
                     for waiting in self._waiting
                 ),
+                consumer_buffer_items=limiter.consumer_buffer_items,
+                consumers=self._consumer_statistics(),
             )
 
     def arrays(self) -> dict[str, Array]:
@@ -349,12 +380,36 @@ class Table:
             first = max(rows.start, stream.first())
             return stream.read(first, max(first, rows.stop)), self._storage.first_key
 
-    def _check_limiter(self, min_size: int, samples_per_insert: float | None) -> None:
+    def _consumer_statistics(self) -> tuple[ConsumerStatistics, ...]:
+        limiter = self._limiter
+        held_by = [
+            holder
+            for waiting in self._waiting
+            if waiting.operation == "insert"
+            for holder in limiter.held_by(waiting.items)
+        ]
+        sampling = [one.consumer for one in self._waiting if one.operation == "sample"]
+        return tuple(
+            ConsumerStatistics(
+                consumer=consumer,
+                samples_per_insert=balance.samples_per_insert,
+                sampled=balance.sampled,
+                surplus=balance.surplus(limiter.insert_count),
+                caller=balance.caller,
+                waiting_samples=sampling.count(consumer),
+                held_inserts=held_by.count(consumer),
+            )
+            for consumer, balance in sorted(limiter.consumers.items())
+        )
+
+    def _check_limiter(self, limiter: RateLimiter) -> None:
         """Raises for a limiter that does not go with the rest of the table."""
-        if self._sampler.consumes and samples_per_insert is not None:
+        min_size, ratio = limiter.min_size, limiter.samples_per_insert
+        if self._sampler.consumes and (ratio is not None or limiter.consumers):
+            what = "the ratios of consumers" if ratio is None else f"samples_per_insert {ratio:g}"
             raise UsageError(
-                f"table {self.name!r} uses its items up, so samples_per_insert "
-                f"{samples_per_insert:g} could stop both sides: leave it out"
+                f"table {self.name!r} uses its items up, so {what} could stop both sides: "
+                "leave it out"
             )
         if min_size > self._largest_batch:
             raise UsageError(
@@ -413,9 +468,9 @@ class Table:
             )
         return self._limiter.why_insert_blocked(count)
 
-    def _why_sample_blocked(self, size: int, needed: int) -> str:
-        if not self._limiter.can_sample(size):
-            return self._limiter.why_sample_blocked(size)
+    def _why_sample_blocked(self, request: DrawRequest, needed: int) -> str:
+        if not self._limiter.can_sample(request.size, request.consumer):
+            return self._limiter.why_sample_blocked(request.size, request.consumer)
         return f"{self._available()} can be sampled, and {needed} are needed"
 
     def _check_provenance(self, request: DrawRequest) -> None:

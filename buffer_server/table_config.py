@@ -5,6 +5,8 @@
         capacity: 1000000
         sampler: {name: prioritized, alpha: 0.6}
         limiter: {min_size: 1000, samples_per_insert: 256, error_buffer: 65536}
+        # or, where several learners share it, by their places in the portfolio:
+        # limiter: {min_size: 1000, consumers: {0: 256, 1: 32}, consumer_buffer_items: 256}
         columns:
           observation: {dtype: <f4, shape: [17]}
           ...
@@ -55,6 +57,18 @@ class LimiterConfig(Settings):
     min_size: int = Field(default=1, ge=1)  # items before the first sample
     samples_per_insert: float | None = Field(default=None, gt=0)  # None: no ratio
     error_buffer: float | None = Field(default=None, gt=0)  # how far either side may run ahead
+    # Instead of one ratio for all callers: the samples per insert of each learner that samples.
+    consumers: dict[int, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    consumer_buffer_items: int | None = Field(default=None, ge=1)  # inserted items, for them
+
+    def build(self) -> RateLimiter:
+        return RateLimiter(
+            min_size=self.min_size,
+            samples_per_insert=self.samples_per_insert,
+            error_buffer=self.error_buffer,
+            consumers=self.consumers,
+            consumer_buffer_items=self.consumer_buffer_items,
+        )
 
 
 class TableConfig(Settings):
@@ -81,7 +95,7 @@ class TableConfig(Settings):
             signature,
             capacity,
             sampler(self.sampler, capacity),
-            RateLimiter(**self.limiter.model_dump()),
+            self.limiter.build(),
             seed=self.seed,
             capacity_bytes=self.capacity_bytes,
         )

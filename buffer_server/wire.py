@@ -245,6 +245,8 @@ def write_request(request: pb.SampleRequest, draw: DrawRequest) -> None:
         request.own_policy = draw.own_policy
     if draw.max_age is not None:
         request.max_age_versions = draw.max_age
+    if draw.consumer is not None:
+        request.consumer = draw.consumer
 
 
 def read_request(request: pb.SampleRequest) -> DrawRequest:
@@ -254,6 +256,7 @@ def read_request(request: pb.SampleRequest) -> DrawRequest:
         own_policy=request.own_policy if request.HasField("own_policy") else None,
         max_age=request.max_age_versions if request.HasField("max_age_versions") else None,
         partial=request.partial,
+        consumer=request.consumer if request.HasField("consumer") else None,
     )
 
 

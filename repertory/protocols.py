@@ -61,10 +61,17 @@ class Algorithm(Protocol[State]):
 class Exploration(Protocol):
     """Changes a policy's actions while collecting; never used while evaluating."""
 
-    def explore(self, action: Array, env_steps: int, rng: np.random.Generator) -> Array: ...
+    def explore(
+        self, action: Array, copies: Array, env_steps: int, rng: np.random.Generator
+    ) -> Array:
+        """`action` [K, ...] is that of the copies with these indices [K], ascending."""
+        ...
 
     def begin_episode(self, starting: Array) -> None:
-        """`starting` [B] marks the copies whose episode begins."""
+        """`starting` [B] marks the copies where its policy begins to act.
+
+        With a new episode, or in the middle of one where another policy acted before.
+        """
         ...
 
     def state(self) -> dict[str, Array]: ...

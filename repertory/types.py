@@ -134,7 +134,10 @@ class WeightSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeOutcome:
-    """One finished episode, for scores, metrics and the director."""
+    """One finished episode, for scores, metrics and the director.
+
+    Where policies took turns in it, the one named is the one that ended it.
+    """
 
     policy_id: int
     policy_version: int
@@ -142,6 +145,18 @@ class EpisodeOutcome:
     length: int
     terminated: bool
     env_steps: int  # steps over all copies when it ended
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionOutcome:
+    """What became of one decision of the director, told when the episode it was for has ended.
+
+    `outcome` has the return of the whole episode; its policy is the one decided for, and its length
+    the steps for which that policy acted under this decision.
+    """
+
+    decision: int  # its number
+    outcome: EpisodeOutcome
 
 
 @dataclass(frozen=True, slots=True)

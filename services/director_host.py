@@ -11,11 +11,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from repertory.control import Control, ControlUnavailable
-from repertory.types import EpisodeOutcome
+from repertory.types import DecisionOutcome
 from services.decision import Decision, lease_record
 from services.director import Director
 from services.hosts import Process, ProcessContext
@@ -23,14 +22,6 @@ from services.hosts import Process, ProcessContext
 logger = logging.getLogger(__name__)
 
 EDITION_COUNTER = "director_edition"  # among the run's counters, where every process sees it
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """One decision that has come to its end."""
-
-    decision: int
-    outcome: EpisodeOutcome
 
 
 class DirectorHost(Process):
@@ -47,11 +38,11 @@ class DirectorHost(Process):
         self._heartbeat.keep_progressing()
 
     def lease(
-        self, actor: str, count: int, unplayed: Sequence[int], played: Sequence[Played]
+        self, actor: str, count: int, unplayed: Sequence[int], ended: Sequence[DecisionOutcome]
     ) -> list[Decision]:
         """`unplayed` are those that the actor still has and will play."""
         with self._lock:
-            for one in played:
+            for one in ended:
                 self._director.observe(one.outcome, one.decision)
             self._director.keep_only(actor, unplayed)
             decisions = self._director.lease(actor, count) if count > 0 else []

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from actors.casting import Solo
 from actors.evaluator import evaluate
 from actors.rollout import rollout_for
 from buffer_server.table_config import table_config
@@ -80,7 +81,7 @@ class LocalRun:
         )
         state = algorithm.initial_state(spec)
         self._policy = algorithm.policy(state)
-        self._rollout = rollout_for(config, learner_config, spec, self._policy)
+        self._rollout = rollout_for(config, spec, {self._learner_name: self._policy}, Solo())
         self._table = table_config(config, learner_config, spec, self._policy.extras).build(
             self._learner_name
         )
@@ -182,12 +183,12 @@ class LocalRun:
             allowed = int((self.env_steps - config.learning_starts) * config.updates_per_step)
             if self._table.size > 0:
                 self._loop.run(allowed - self._updates)
-        self._rollout.policy_version = self._updates
+        self._rollout.players[0].version = self._updates
 
     def _collect(self, env_steps: int) -> None:
         collected = self._rollout.collect(env_steps)
-        if collected.batch is not None:
-            self._replay.insert(collected.batch)
+        for batch in collected.batches.values():
+            self._replay.insert(batch)
         self._record.episodes.add(collected.outcomes)
 
     def _write_metrics(self) -> None:

@@ -1,8 +1,8 @@
 """Which tables the shards of a run hold, and how its processes reach them.
 
-Off-policy learners share one table; an on-policy learner has a queue of its own. The limiter of a
-table holds the ratio of updates to environment steps, whatever the speeds of both sides: it lets
-`updates_per_step * batch_size` items be sampled for each one that comes in.
+Which learners share a table is said by `repertory.table_layout`. The limiter of a replay holds the
+ratio of updates to environment steps, whatever the speeds of both sides: for each item that comes
+in it lets `updates_per_step * batch_size` be sampled, for all of its learners together.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from buffer_server.table_config import LimiterConfig, TableConfig, table_config
 from repertory.config import LearnerConfig, OffPolicyConfig, OnPolicyConfig, RunConfig
 from repertory.seeding import derive_seed
 from repertory.specs import EnvSpec
+from repertory.table_layout import SHARED_TABLE, TableLayout, shared_extras, table_of, tables_of
 from repertory.types import ColumnSpec
-
-SHARED_TABLE = "replay"
 
 
 def table_name(learner: str, learner_config: LearnerConfig) -> str:
@@ -43,32 +42,42 @@ def shard_tables(
 ) -> dict[str, TableConfig]:
     """The tables of one shard of several; `extras` are those of each learner's policy."""
     tables: dict[str, TableConfig] = {}
-    for learner, learner_config in config.learners.items():
-        table = table_config(config, learner_config, spec, extras[learner])
+    for name, layout in tables_of(config).items():
+        readers = [config.learners[learner] for learner in layout.learners]
+        # Where one of them normalises rewards, the table has what it needs for that.
+        asking = max(readers, key=lambda reader: reader.normalize_reward)
+        table = table_config(config, asking, spec, shared_extras(layout, extras))
         seed = derive_seed(config.seed, "replay", index)
-        if isinstance(learner_config, OffPolicyConfig):
+        if layout.segment_length is None:
             bytes_ = table.capacity_bytes
             changes = {
                 "capacity": math.ceil(table.capacity / shards),
                 "capacity_bytes": None if bytes_ is None else math.ceil(bytes_ / shards),
-                "limiter": _limiter(config, learner_config, shards),
+                "limiter": _limiter(config, layout, shards),
                 "seed": seed if index else table.seed,
             }
         else:
             # Room for two rounds of all actors, wherever they go.
             lag = config.topology.max_lag
-            changes = {"capacity": (2 + lag) * batch_size(config, learner_config, actors)}
-        tables[table_name(learner, learner_config)] = table.model_copy(update=changes)
+            changes = {"capacity": (2 + lag) * batch_size(config, asking, actors)}
+        tables[name] = table.model_copy(update=changes)
     return tables
 
 
-def _limiter(config: RunConfig, learner: OffPolicyConfig, shards: int) -> LimiterConfig:
-    samples_per_insert = learner.updates_per_step * learner.batch_size
+def _limiter(config: RunConfig, layout: TableLayout, shards: int) -> LimiterConfig:
+    readers = [
+        reader
+        for learner in layout.learners
+        if isinstance(reader := config.learners[learner], OffPolicyConfig)
+    ]
+    samples_per_insert = sum(reader.updates_per_step * reader.batch_size for reader in readers)
     # One message of an actor: what it gathers, and what the end of an episode adds to it.
-    largest_insert = config.topology.send_items + config.env.copies * learner.n_step
-    least = max(samples_per_insert * largest_insert, float(learner.batch_size), 1.0)
+    largest_insert = config.topology.send_items + config.env.copies * layout.n_step
+    largest_sample = max(reader.batch_size for reader in readers)
+    least = max(samples_per_insert * largest_insert, float(largest_sample), 1.0)
     return LimiterConfig(
-        min_size=max(1, learner.learning_starts // shards),
+        # Nobody begins before it may: all wait for the last.
+        min_size=max(1, max(reader.learning_starts for reader in readers) // shards),
         samples_per_insert=samples_per_insert,
         error_buffer=2 * least,
     )
@@ -88,7 +97,7 @@ def replay_for(
     return ShardedReplay(
         ShardedConfig(
             addresses=tuple(addresses),
-            table=table_name(learner, config.learners[learner]),
+            table=table_of(config, learner),
             caller=caller,
             token_file=token_file,
             prefetch=prefetch,

@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 
+from actors.casting import Solo
 from actors.rollout import WorkerPlace, rollout_for
 from actors.worker import RolloutWorker
 from repertory.policies.policy import build_policy, policy_config
+from repertory.table_layout import table_of
 from services.hosts import Process, ProcessContext
 from services.replay_access import replay_for
 from services.weights import WeightSource
@@ -22,14 +24,13 @@ class WorkerHost(Process):
     def __init__(self, context: ProcessContext, learner: str, index: int) -> None:
         super().__init__(context)
         torch.set_num_threads(1)
-        learner_config = self.config.learners[learner]
         self._heartbeat = self.beat("worker", self._facts)
         self._rollout = rollout_for(
             self.config,
-            learner_config,
             self.spec,
-            build_policy(policy_config(context.policies[learner]), self.spec),
-            worker=WorkerPlace(index, context.incarnation),
+            {learner: build_policy(policy_config(context.policies[learner]), self.spec)},
+            Solo(),
+            WorkerPlace(index, context.incarnation),
         )
         self._replay = replay_for(
             self.config,
@@ -40,10 +41,9 @@ class WorkerHost(Process):
         )
         self._worker = RolloutWorker(
             self.config,
-            learner_config,
             self._rollout,
-            self._replay,
-            WeightSource(context.hub, learner),
+            {table_of(self.config, learner): self._replay},
+            {learner: WeightSource(context.hub, learner)},
             self._heartbeat,
             total_env_steps=context.counters.get("env_steps", 0),
         )

@@ -26,8 +26,9 @@ class EpsilonGreedy(Memoryless):
         self._epsilon = config.epsilon
         self._spec = spec
 
-    def explore(self, action: Array, env_steps: int, rng: np.random.Generator) -> Array:
-        copies = len(action)
-        random = rng.random(copies) < self._epsilon.at(env_steps)
-        random_action = self._spec.random_actions(copies, rng)
+    def explore(
+        self, action: Array, copies: Array, env_steps: int, rng: np.random.Generator
+    ) -> Array:
+        random = rng.random(len(action)) < self._epsilon.at(env_steps)
+        random_action = self._spec.random_actions(len(action), rng)
         return np.where(random.reshape(-1, *[1] * (action.ndim - 1)), random_action, action)

@@ -24,7 +24,9 @@ class Gaussian(Memoryless):
         require_continuous(spec, "gaussian")
         self._std = config.std
 
-    def explore(self, action: Array, env_steps: int, rng: np.random.Generator) -> Array:
+    def explore(
+        self, action: Array, copies: Array, env_steps: int, rng: np.random.Generator
+    ) -> Array:
         noise = self._std.at(env_steps) * rng.standard_normal(action.shape, dtype=np.float32)
         return np.clip(action + noise, -1, 1, dtype=np.float32)
 

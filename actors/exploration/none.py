@@ -17,5 +17,7 @@ class NoExploration(Memoryless):
     def __init__(self, config: Config, spec: EnvSpec, copies: int) -> None:
         pass
 
-    def explore(self, action: Array, env_steps: int, rng: np.random.Generator) -> Array:
+    def explore(
+        self, action: Array, copies: Array, env_steps: int, rng: np.random.Generator
+    ) -> Array:
         return action

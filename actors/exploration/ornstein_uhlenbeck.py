@@ -2,7 +2,7 @@
 
     x <- x - theta x dt + std sqrt(dt) N(0, 1),   action <- clip(action + x)
 
-Each copy has a process of its own, which starts at zero with every episode.
+Each copy has a process of its own, which starts at zero wherever its policy begins to act.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ class OrnsteinUhlenbeck:
         self._config = config
         self._noise = np.zeros((copies, spec.action_size), np.float32)
 
-    def explore(self, action: Array, env_steps: int, rng: np.random.Generator) -> Array:
-        config = self._config
-        kick = rng.standard_normal(self._noise.shape, dtype=np.float32)
-        drift = -config.theta * config.dt * self._noise
-        self._noise = self._noise + drift + config.std.at(env_steps) * math.sqrt(config.dt) * kick
-        return np.clip(action + self._noise, -1, 1)
+    def explore(
+        self, action: Array, copies: Array, env_steps: int, rng: np.random.Generator
+    ) -> Array:
+        config, noise = self._config, self._noise[copies]
+        kick = rng.standard_normal(noise.shape, dtype=np.float32)
+        drift = -config.theta * config.dt * noise
+        noise = noise + drift + config.std.at(env_steps) * math.sqrt(config.dt) * kick
+        self._noise[copies] = noise
+        return np.clip(action + noise, -1, 1)
 
     def begin_episode(self, starting: Array) -> None:
         self._noise[starting] = 0

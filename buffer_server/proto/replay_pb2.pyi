@@ -142,7 +142,7 @@ class InsertResponse(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., items: _Optional[int] = ..., duplicate: _Optional[bool] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., previous_sequence: _Optional[int] = ...) -> None: ...
 
 class SampleRequest(_message.Message):
-    __slots__ = ("table", "signature_hash", "size", "timeout_seconds", "own_items", "own_policy", "max_age_versions", "partial", "compression")
+    __slots__ = ("table", "signature_hash", "size", "timeout_seconds", "own_items", "own_policy", "max_age_versions", "partial", "compression", "consumer")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_HASH_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -152,6 +152,7 @@ class SampleRequest(_message.Message):
     MAX_AGE_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
     table: str
     signature_hash: int
     size: int
@@ -161,7 +162,8 @@ class SampleRequest(_message.Message):
     max_age_versions: int
     partial: bool
     compression: Compression
-    def __init__(self, table: _Optional[str] = ..., signature_hash: _Optional[int] = ..., size: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., own_items: _Optional[int] = ..., own_policy: _Optional[int] = ..., max_age_versions: _Optional[int] = ..., partial: _Optional[bool] = ..., compression: _Optional[_Union[Compression, str]] = ...) -> None: ...
+    consumer: int
+    def __init__(self, table: _Optional[str] = ..., signature_hash: _Optional[int] = ..., size: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., own_items: _Optional[int] = ..., own_policy: _Optional[int] = ..., max_age_versions: _Optional[int] = ..., partial: _Optional[bool] = ..., compression: _Optional[_Union[Compression, str]] = ..., consumer: _Optional[int] = ...) -> None: ...
 
 class SampleResponse(_message.Message):
     __slots__ = ("columns", "keys", "probabilities", "refusal", "beta", "population", "frames")
@@ -274,7 +276,7 @@ class CheckpointStatistics(_message.Message):
     def __init__(self, path: _Optional[str] = ..., age_seconds: _Optional[float] = ..., duration_seconds: _Optional[float] = ..., items: _Optional[int] = ..., bytes: _Optional[int] = ..., failures: _Optional[int] = ...) -> None: ...
 
 class TableStatistics(_message.Message):
-    __slots__ = ("name", "size_items", "capacity_items", "size_bytes", "capacity_bytes", "inserted_items", "sampled_items", "duplicate_inserts", "limiter", "surplus", "blocked", "evicted_items", "policies", "newest_age_seconds", "oldest_age_seconds", "insert_wait_seconds", "sample_wait_seconds")
+    __slots__ = ("name", "size_items", "capacity_items", "size_bytes", "capacity_bytes", "inserted_items", "sampled_items", "duplicate_inserts", "limiter", "surplus", "blocked", "evicted_items", "policies", "newest_age_seconds", "oldest_age_seconds", "insert_wait_seconds", "sample_wait_seconds", "consumers")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SIZE_ITEMS_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_ITEMS_FIELD_NUMBER: _ClassVar[int]
@@ -292,6 +294,7 @@ class TableStatistics(_message.Message):
     OLDEST_AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     INSERT_WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     name: str
     size_items: int
     capacity_items: int
@@ -309,7 +312,8 @@ class TableStatistics(_message.Message):
     oldest_age_seconds: float
     insert_wait_seconds: float
     sample_wait_seconds: float
-    def __init__(self, name: _Optional[str] = ..., size_items: _Optional[int] = ..., capacity_items: _Optional[int] = ..., size_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., inserted_items: _Optional[int] = ..., sampled_items: _Optional[int] = ..., duplicate_inserts: _Optional[int] = ..., limiter: _Optional[_Union[LimiterSettings, _Mapping]] = ..., surplus: _Optional[float] = ..., blocked: _Optional[_Iterable[_Union[Blocked, _Mapping]]] = ..., evicted_items: _Optional[int] = ..., policies: _Optional[_Iterable[_Union[PolicyShare, _Mapping]]] = ..., newest_age_seconds: _Optional[float] = ..., oldest_age_seconds: _Optional[float] = ..., insert_wait_seconds: _Optional[float] = ..., sample_wait_seconds: _Optional[float] = ...) -> None: ...
+    consumers: _containers.RepeatedCompositeFieldContainer[ConsumerStatistics]
+    def __init__(self, name: _Optional[str] = ..., size_items: _Optional[int] = ..., capacity_items: _Optional[int] = ..., size_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., inserted_items: _Optional[int] = ..., sampled_items: _Optional[int] = ..., duplicate_inserts: _Optional[int] = ..., limiter: _Optional[_Union[LimiterSettings, _Mapping]] = ..., surplus: _Optional[float] = ..., blocked: _Optional[_Iterable[_Union[Blocked, _Mapping]]] = ..., evicted_items: _Optional[int] = ..., policies: _Optional[_Iterable[_Union[PolicyShare, _Mapping]]] = ..., newest_age_seconds: _Optional[float] = ..., oldest_age_seconds: _Optional[float] = ..., insert_wait_seconds: _Optional[float] = ..., sample_wait_seconds: _Optional[float] = ..., consumers: _Optional[_Iterable[_Union[ConsumerStatistics, _Mapping]]] = ...) -> None: ...
 
 class PolicyShare(_message.Message):
     __slots__ = ("policy_id", "items", "newest_version")
@@ -321,29 +325,60 @@ class PolicyShare(_message.Message):
     newest_version: int
     def __init__(self, policy_id: _Optional[int] = ..., items: _Optional[int] = ..., newest_version: _Optional[int] = ...) -> None: ...
 
+class ConsumerStatistics(_message.Message):
+    __slots__ = ("consumer", "samples_per_insert", "sampled_items", "surplus", "caller", "waiting_samples", "held_inserts")
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PER_INSERT_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_ITEMS_FIELD_NUMBER: _ClassVar[int]
+    SURPLUS_FIELD_NUMBER: _ClassVar[int]
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    WAITING_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    HELD_INSERTS_FIELD_NUMBER: _ClassVar[int]
+    consumer: int
+    samples_per_insert: float
+    sampled_items: int
+    surplus: float
+    caller: str
+    waiting_samples: int
+    held_inserts: int
+    def __init__(self, consumer: _Optional[int] = ..., samples_per_insert: _Optional[float] = ..., sampled_items: _Optional[int] = ..., surplus: _Optional[float] = ..., caller: _Optional[str] = ..., waiting_samples: _Optional[int] = ..., held_inserts: _Optional[int] = ...) -> None: ...
+
 class Blocked(_message.Message):
-    __slots__ = ("caller", "operation", "items", "seconds", "reason")
+    __slots__ = ("caller", "operation", "items", "seconds", "reason", "consumer")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     ITEMS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
     caller: str
     operation: str
     items: int
     seconds: float
     reason: str
-    def __init__(self, caller: _Optional[str] = ..., operation: _Optional[str] = ..., items: _Optional[int] = ..., seconds: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
+    consumer: int
+    def __init__(self, caller: _Optional[str] = ..., operation: _Optional[str] = ..., items: _Optional[int] = ..., seconds: _Optional[float] = ..., reason: _Optional[str] = ..., consumer: _Optional[int] = ...) -> None: ...
 
 class LimiterSettings(_message.Message):
-    __slots__ = ("min_size", "samples_per_insert", "error_buffer")
+    __slots__ = ("min_size", "samples_per_insert", "error_buffer", "consumers", "consumer_buffer_items")
+    class ConsumersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
     MIN_SIZE_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_PER_INSERT_FIELD_NUMBER: _ClassVar[int]
     ERROR_BUFFER_FIELD_NUMBER: _ClassVar[int]
+    CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_BUFFER_ITEMS_FIELD_NUMBER: _ClassVar[int]
     min_size: int
     samples_per_insert: float
     error_buffer: float
-    def __init__(self, min_size: _Optional[int] = ..., samples_per_insert: _Optional[float] = ..., error_buffer: _Optional[float] = ...) -> None: ...
+    consumers: _containers.ScalarMap[int, float]
+    consumer_buffer_items: int
+    def __init__(self, min_size: _Optional[int] = ..., samples_per_insert: _Optional[float] = ..., error_buffer: _Optional[float] = ..., consumers: _Optional[_Mapping[int, float]] = ..., consumer_buffer_items: _Optional[int] = ...) -> None: ...
 
 class ConfigureLimiterRequest(_message.Message):
     __slots__ = ("table", "settings")
@@ -354,6 +389,25 @@ class ConfigureLimiterRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., settings: _Optional[_Union[LimiterSettings, _Mapping]] = ...) -> None: ...
 
 class ConfigureLimiterResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ConfigureConsumersRequest(_message.Message):
+    __slots__ = ("table", "samples_per_insert")
+    class SamplesPerInsertEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PER_INSERT_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    samples_per_insert: _containers.ScalarMap[int, float]
+    def __init__(self, table: _Optional[str] = ..., samples_per_insert: _Optional[_Mapping[int, float]] = ...) -> None: ...
+
+class ConfigureConsumersResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

@@ -84,6 +84,11 @@ class ReplayStub:
                 request_serializer=buffer__server_dot_proto_dot_replay__pb2.ConfigureLimiterRequest.SerializeToString,
                 response_deserializer=buffer__server_dot_proto_dot_replay__pb2.ConfigureLimiterResponse.FromString,
                 _registered_method=True)
+        self.ConfigureConsumers = channel.unary_unary(
+                '/repertory.replay.v1.Replay/ConfigureConsumers',
+                request_serializer=buffer__server_dot_proto_dot_replay__pb2.ConfigureConsumersRequest.SerializeToString,
+                response_deserializer=buffer__server_dot_proto_dot_replay__pb2.ConfigureConsumersResponse.FromString,
+                _registered_method=True)
         self.Checkpoint = channel.unary_unary(
                 '/repertory.replay.v1.Replay/Checkpoint',
                 request_serializer=buffer__server_dot_proto_dot_replay__pb2.CheckpointRequest.SerializeToString,
@@ -169,6 +174,14 @@ class ReplayServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ConfigureConsumers(self, request, context):
+        """Changes the ratios of some consumers of a table while it runs, or adds consumers; everything
+        else stays. A new ratio counts from then on: what was owed stays owed, within the new bounds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Checkpoint(self, request, context):
         """Writes a checkpoint of all tables and returns when it is safe on disk.
         """
@@ -236,6 +249,11 @@ def add_ReplayServicer_to_server(servicer, server):
                     servicer.ConfigureLimiter,
                     request_deserializer=buffer__server_dot_proto_dot_replay__pb2.ConfigureLimiterRequest.FromString,
                     response_serializer=buffer__server_dot_proto_dot_replay__pb2.ConfigureLimiterResponse.SerializeToString,
+            ),
+            'ConfigureConsumers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ConfigureConsumers,
+                    request_deserializer=buffer__server_dot_proto_dot_replay__pb2.ConfigureConsumersRequest.FromString,
+                    response_serializer=buffer__server_dot_proto_dot_replay__pb2.ConfigureConsumersResponse.SerializeToString,
             ),
             'Checkpoint': grpc.unary_unary_rpc_method_handler(
                     servicer.Checkpoint,
@@ -518,6 +536,33 @@ class Replay:
             '/repertory.replay.v1.Replay/ConfigureLimiter',
             buffer__server_dot_proto_dot_replay__pb2.ConfigureLimiterRequest.SerializeToString,
             buffer__server_dot_proto_dot_replay__pb2.ConfigureLimiterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ConfigureConsumers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/repertory.replay.v1.Replay/ConfigureConsumers',
+            buffer__server_dot_proto_dot_replay__pb2.ConfigureConsumersRequest.SerializeToString,
+            buffer__server_dot_proto_dot_replay__pb2.ConfigureConsumersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -52,9 +52,7 @@ class Experience:
 
     observation: Tensor
     action: Tensor
-    log_prob: (
-        Tensor  # of the policy that acted; of the one before this update where V-trace is at it
-    )
+    log_prob: Tensor  # of the policy that acted; with V-trace, of the one before this update
     advantage: Tensor
     value_target: Tensor
 

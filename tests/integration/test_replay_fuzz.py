@@ -21,6 +21,7 @@ from replay_shards import (
 
 from buffer_server import wire
 from buffer_server.proto import replay_pb2 as pb
+from buffer_server.rate_limiter import RateLimiter
 from buffer_server.server import ReplayServer, ServerConfig
 from buffer_server.table import Table
 
@@ -223,6 +224,9 @@ def test_random_bytes_never_break_any_method(tmp_path: Path) -> None:
         "ConfigureLimiter": pb.ConfigureLimiterRequest(
             table="replay", settings=pb.LimiterSettings(min_size=1)
         ),
+        "ConfigureConsumers": pb.ConfigureConsumersRequest(
+            table="shared", samples_per_insert={0: 2.0, 1: 0.0}
+        ),
         "Describe": pb.DescribeRequest(),
         "Statistics": pb.StatisticsRequest(),
     }
@@ -231,7 +235,9 @@ def test_random_bytes_never_break_any_method(tmp_path: Path) -> None:
         Code.RESOURCE_EXHAUSTED, Code.DEADLINE_EXCEEDED,
     }  # fmt: skip
     config = ServerConfig(address=f"unix:{tmp_path}/fuzz.sock")
-    with ReplayServer([table], config) as server:
+    limiter = RateLimiter(consumers={0: 1.0}, consumer_buffer_items=8)
+    shared = make_table(name="shared", limiter=limiter)
+    with ReplayServer([table, shared], config) as server:
         with grpc.insecure_channel(server.address) as channel:
             for name, request in requests.items():
                 call = channel.unary_unary(f"/{wire.SERVICE}/{name}")

@@ -198,6 +198,63 @@ def test_forgotten_copies_emit_nothing_of_before():
     assert set(found) == {(1, 0), (1, 1)}
 
 
+# Hand-overs
+
+
+def feed_and_cut(
+    assembler: Assembler, ticks: list[Tick], cuts: dict[int, list[bool]]
+) -> list[TransitionBatch]:
+    """`cuts[t]` marks the copies where another takes over after tick t."""
+    batches = []
+    for t, tick in enumerate(ticks):
+        batches += feed(assembler, [tick])
+        if t in cuts:
+            cut = assembler.cut(np.array(cuts[t]))
+            batches += [] if cut is None else [cut]
+    return batches
+
+
+@given(
+    pattern=patterns(gaps=True),
+    n=st.integers(1, 5),
+    cut_at=st.integers(0, 15),
+    marks=st.lists(st.booleans(), min_size=3, max_size=3),
+)
+@settings(max_examples=80, deadline=None)
+def test_n_step_windows_end_at_a_hand_over_as_at_a_truncation(pattern, n, cut_at, marks):
+    cut_at = min(cut_at, len(pattern) - 1)
+    running = [mark == "-" for mark in pattern[cut_at]]
+    copies = [mark and runs for mark, runs in zip(marks, running, strict=False)]
+    truncated = [list(row) for row in pattern]
+    for copy, cut in enumerate(copies):
+        if cut:
+            truncated[cut_at][copy] = "C"
+    rng = np.random.default_rng
+    found = items(feed_and_cut(NStep(n, 0.9), make_ticks(pattern, rng(0)), {cut_at: copies}))
+    expected = items(feed(NStep(n, 0.9), make_ticks(truncated, rng(0))))
+    assert found.keys() == expected.keys()
+    for key, row in expected.items():
+        np.testing.assert_equal(found[key], row)
+
+
+def test_n_step_cut_before_the_first_step_is_nothing():
+    assert NStep(3, 0.9).cut(np.array([True])) is None
+
+
+def test_segment_is_marked_at_the_last_step_before_a_hand_over():
+    ticks = make_ticks([["-", "-"]] * 4, np.random.default_rng(0))
+    (segments,) = feed_and_cut(Segments(4, 0.5), ticks, {1: [True, False]})
+    np.testing.assert_array_equal(segments.extras["boundary"], [[0, 1, 0, 0], [0, 0, 0, 0]])
+    np.testing.assert_array_equal(segments.discount, [[0.5] * 4] * 2)  # nothing terminated
+
+
+def test_hand_over_right_after_a_segment_marks_nothing_of_the_next():
+    ticks = make_ticks([["-"]] * 4, np.random.default_rng(0))
+    first, second = feed_and_cut(Segments(2, 0.5), ticks, {1: [True]})
+    np.testing.assert_array_equal(first.extras["boundary"], [[0, 0]])
+    np.testing.assert_array_equal(second.extras["boundary"], [[0, 0]])
+
+
 # Segments
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 import torch
+from plain_rollouts import only_batch, plain_rollout
 
 from actors.assemblers import NStep
 from actors.evaluator import MAX_COPIES, evaluate
@@ -91,23 +92,22 @@ def test_training_goes_on_as_if_there_had_been_no_evaluation(exploration):
     settings = part.Config(std={"start": 0.5, "final": 0.1, "steps": 100})
 
     def make_rollout() -> Rollout:
-        return Rollout(
+        return plain_rollout(
             make_vector_env(PENDULUM, copies=2, seed=0, role="rollout"),
             spec,
             Scripted(np.float32([0.5])),
             part(settings, spec, 2),
             NStep(1, 0.9),
-            rng=np.random.default_rng(0),
         )
 
     undisturbed, disturbed = make_rollout(), make_rollout()
     for rollout in (undisturbed, disturbed):
         rollout.collect(30)
     before = copy.deepcopy(disturbed.state())
-    returns(disturbed.policy, PENDULUM, episodes=3)
+    returns(disturbed.players[0].policy, PENDULUM, episodes=3)
     np.testing.assert_equal(disturbed.state(), before)
     np.testing.assert_equal(
-        disturbed.collect(60).batch.columns(), undisturbed.collect(60).batch.columns()
+        only_batch(disturbed.collect(60)).columns(), only_batch(undisturbed.collect(60)).columns()
     )
     undisturbed.close()
     disturbed.close()

@@ -16,7 +16,13 @@ from repertory.config import EnvConfig
 from repertory.envs import probe
 from repertory.errors import UsageError
 from repertory.parts import SHORT_NAMES, lookup
+from repertory.protocols import Exploration
 from repertory.specs import EnvSpec
+
+
+def explored_by(part: Exploration, action: np.ndarray, env_steps: int, rng) -> np.ndarray:
+    """In all copies at once."""
+    return part.explore(action, np.arange(len(action)), env_steps, rng)
 
 
 def echo_spec(space: str) -> EnvSpec:
@@ -78,7 +84,7 @@ def gaussian(**std) -> Gaussian:
 
 def test_gaussian_noise_has_its_deviation_in_our_units():
     action = np.zeros((50_000, 2), np.float32)
-    explored = gaussian(start=0.1).explore(action, 0, np.random.default_rng(0))
+    explored = explored_by(gaussian(start=0.1), action, 0, np.random.default_rng(0))
     # Not clipped at 10 deviations. The deviation's own is .1/sqrt(2 * 50000) = .0003: five.
     np.testing.assert_allclose(explored.std(0), 0.1, atol=0.0016)
     np.testing.assert_allclose(explored.mean(0), 0, atol=5 * 0.1 / np.sqrt(50_000))
@@ -86,14 +92,14 @@ def test_gaussian_noise_has_its_deviation_in_our_units():
 
 def test_gaussian_noise_moves_each_dimension_by_its_own_range():
     action = np.zeros((50_000, 2), np.float32)
-    explored = gaussian(start=0.1).explore(action, 0, np.random.default_rng(0))
+    explored = explored_by(gaussian(start=0.1), action, 0, np.random.default_rng(0))
     taken = BOX.to_env_action(explored)  # ranges of 1 and 4: half of each times .1
     np.testing.assert_allclose(taken.std(0), [0.05, 0.2], rtol=0.016)
 
 
 def test_gaussian_noise_is_clipped_to_the_range():
     action = np.ones((1000, 2), np.float32)
-    explored = gaussian(start=5.0).explore(action, 0, np.random.default_rng(0))
+    explored = explored_by(gaussian(start=5.0), action, 0, np.random.default_rng(0))
     assert (explored.min(), explored.max()) == (-1, 1)
     assert explored.dtype == np.float32
 
@@ -101,13 +107,13 @@ def test_gaussian_noise_is_clipped_to_the_range():
 def test_gaussian_noise_follows_its_schedule():
     noise, action = gaussian(start=0.2, final=0.0, steps=10), np.zeros((2000, 2), np.float32)
     rng = np.random.default_rng(0)
-    deviations = [noise.explore(action, t, rng).std() for t in (0, 5, 10, 5000)]
+    deviations = [explored_by(noise, action, t, rng).std() for t in (0, 5, 10, 5000)]
     np.testing.assert_allclose(deviations, [0.2, 0.1, 0, 0], rtol=0.06)  # 5/sqrt(2 * 4000)
 
 
 def test_gaussian_noise_leaves_the_policys_action_as_it_is():
     action = np.zeros((3, 2), np.float32)
-    gaussian(start=0.5).explore(action, 0, np.random.default_rng(0))
+    explored_by(gaussian(start=0.5), action, 0, np.random.default_rng(0))
     assert not action.any()
 
 
@@ -121,7 +127,7 @@ def ornstein_uhlenbeck(copies: int = 1, **config) -> OrnsteinUhlenbeck:
 def noise_of(process: OrnsteinUhlenbeck, copies: int, steps: int, seed: int = 0) -> np.ndarray:
     """[steps, copies, A]: what is added to an action of zero."""
     rng, action = np.random.default_rng(seed), np.zeros((copies, 2), np.float32)
-    return np.stack([process.explore(action, t, rng) for t in range(steps)])
+    return np.stack([explored_by(process, action, t, rng) for t in range(steps)])
 
 
 def test_ornstein_uhlenbeck_first_step_is_its_kick():
@@ -153,7 +159,7 @@ def test_ornstein_uhlenbeck_resets_the_copies_that_begin_and_no_other():
     process = ornstein_uhlenbeck(copies=3, std={"start": 0.1}, theta=0.0)
     before = noise_of(process, 3, 5)[-1]
     process.begin_episode(np.array([False, True, False]))
-    quiet = process.explore(np.zeros((3, 2), np.float32), 5, np.random.default_rng(9))
+    quiet = explored_by(process, np.zeros((3, 2), np.float32), 5, np.random.default_rng(9))
     kick = 0.1 * np.random.default_rng(9).standard_normal((3, 2), dtype=np.float32)
     # float32 sums of numbers below 1
     np.testing.assert_allclose(quiet[1], kick[1], atol=1e-6)
@@ -169,6 +175,28 @@ def test_ornstein_uhlenbeck_is_clipped_to_the_range():
 def test_copies_have_processes_of_their_own():
     noise = noise_of(ornstein_uhlenbeck(copies=2), 2, 5)
     assert (noise[:, 0] != noise[:, 1]).all()
+
+
+def test_ornstein_uhlenbeck_moves_only_the_copies_it_is_asked_for():
+    process = ornstein_uhlenbeck(copies=3, std={"start": 0.1}, theta=0.0)
+    before = noise_of(process, 3, 5)[-1]
+    some = np.array([0, 2])
+    moved = process.explore(np.zeros((2, 2), np.float32), some, 5, np.random.default_rng(9))
+    kick = 0.1 * np.random.default_rng(9).standard_normal((2, 2), dtype=np.float32)
+    # float32 sums of numbers below 1
+    np.testing.assert_allclose(moved, before[some] + kick, atol=1e-6)
+    still = process.explore(np.zeros((1, 2), np.float32), np.array([1]), 5, Silent())
+    np.testing.assert_array_equal(still, before[[1]])
+
+
+class Silent(np.random.Generator):
+    """Draws nothing but zeros."""
+
+    def __init__(self) -> None:
+        super().__init__(np.random.PCG64(0))
+
+    def standard_normal(self, size=None, dtype=np.float64, out=None):
+        return np.zeros(size, dtype)
 
 
 def going_on_after(state_of: OrnsteinUhlenbeck, state: dict) -> tuple[np.ndarray, np.ndarray]:
@@ -209,7 +237,7 @@ def epsilon_greedy(spec: EnvSpec = DISCRETE, **epsilon) -> EpsilonGreedy:
 
 def test_epsilon_is_the_share_of_random_actions():
     greedy = np.full(60_000, 1)
-    explored = epsilon_greedy(start=0.3).explore(greedy, 0, np.random.default_rng(0))
+    explored = explored_by(epsilon_greedy(start=0.3), greedy, 0, np.random.default_rng(0))
     shares = np.bincount(explored, minlength=3) / len(greedy)
     # A third of the random 30 % is the greedy action again. Deviations are below .0017: five.
     np.testing.assert_allclose(shares, [0.1, 0.8, 0.1], atol=0.0085)
@@ -218,28 +246,30 @@ def test_epsilon_is_the_share_of_random_actions():
 @pytest.mark.parametrize(("epsilon", "share"), [(0.0, 1.0), (1.0, 1 / 3)])
 def test_epsilon_of_nothing_and_of_everything(epsilon, share):
     greedy = np.full(9000, 2)
-    explored = epsilon_greedy(start=epsilon).explore(greedy, 0, np.random.default_rng(0))
+    explored = explored_by(epsilon_greedy(start=epsilon), greedy, 0, np.random.default_rng(0))
     assert (explored == greedy).mean() == pytest.approx(share, abs=0.025)  # 5 * .005
 
 
 def test_epsilon_follows_its_schedule_to_its_floor():
     greedy = np.zeros(20_000, np.int64)
     part, rng = epsilon_greedy(start=1.0, final=0.1, steps=100), np.random.default_rng(0)
-    shares = [(part.explore(greedy, t, rng) != 0).mean() for t in (0, 50, 100, 10**6)]
+    shares = [(explored_by(part, greedy, t, rng) != 0).mean() for t in (0, 50, 100, 10**6)]
     # Two thirds of the random actions differ from the greedy one; five deviations of .0035.
     np.testing.assert_allclose(shares, np.array([1, 0.55, 0.1, 0.1]) * 2 / 3, atol=0.0175)
 
 
 def test_epsilon_greedy_replaces_a_multi_discrete_action_whole():
     greedy = np.full((5000, 3), -1)  # no random action is like it
-    explored = epsilon_greedy(MULTI, start=0.4).explore(greedy, 0, np.random.default_rng(0))
+    explored = explored_by(epsilon_greedy(MULTI, start=0.4), greedy, 0, np.random.default_rng(0))
     replaced = (explored != -1).sum(1)
     assert set(replaced) == {0, 3}
     assert (replaced == 3).mean() == pytest.approx(0.4, abs=0.035)  # 5 * .0069
 
 
 def test_epsilon_greedy_gives_actions_of_the_action_column():
-    explored = epsilon_greedy(start=1.0).explore(np.zeros(5, np.int64), 0, np.random.default_rng(0))
+    explored = explored_by(
+        epsilon_greedy(start=1.0), np.zeros(5, np.int64), 0, np.random.default_rng(0)
+    )
     assert (explored.dtype.str, explored.shape) == (DISCRETE.action_column.dtype, (5,))
 
 
@@ -249,7 +279,7 @@ def test_epsilon_greedy_gives_actions_of_the_action_column():
 def test_no_exploration_is_the_policys_action():
     action = np.random.default_rng(0).uniform(-1, 1, (4, 2)).astype(np.float32)
     part = NoExploration(NoExploration.Config(), BOX, copies=4)
-    np.testing.assert_array_equal(part.explore(action, 0, np.random.default_rng(0)), action)
+    np.testing.assert_array_equal(explored_by(part, action, 0, np.random.default_rng(0)), action)
 
 
 PARTS = [(Gaussian, BOX), (OrnsteinUhlenbeck, BOX), (EpsilonGreedy, DISCRETE), (NoExploration, BOX)]
@@ -261,7 +291,7 @@ def test_same_generator_gives_the_same_actions(part, spec):
     runs = []
     for _ in range(2):
         exploration, rng = part(part.Config(), spec, 50), np.random.default_rng(7)
-        runs.append([exploration.explore(start, t, rng) for t in range(10)])
+        runs.append([explored_by(exploration, start, t, rng) for t in range(10)])
     np.testing.assert_array_equal(runs[0], runs[1])
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from plain_rollouts import only_batch, plain_rollout
 
 from actors.assemblers import NStep, Segments
 from actors.exploration.none import NoExploration
@@ -125,13 +126,12 @@ class Still:
 def rollout(assembler: Any, vector: Callable[..., Any], *makers: Callable[[], Any]) -> Rollout:
     guarded = [lambda make=make: GuardedEnv(make, max_faults=2) for make in makers]
     spec = EnvSpec.from_env(Brittle(0, None, "raise"), "Brittle")
-    return Rollout(
+    return plain_rollout(
         vector(guarded, autoreset_mode=AutoresetMode.SAME_STEP),
         spec,
-        Still(),  # type: ignore[arg-type]
+        Still(),
         NoExploration(NoExploration.Config(), spec, len(makers)),
         assembler,
-        rng=np.random.default_rng(0),
     )
 
 
@@ -144,14 +144,15 @@ def test_a_broken_episode_is_dropped_whole_and_the_other_copies_go_on(
     actors = rollout(NStep(3, 0.9), vector, maker(*[3] * (first + 1), None), maker(None))
     collected = actors.collect(16)
     actors.close()
-    assert collected.batch is not None
-    lives, starts = collected.batch.observation[:, 0], collected.batch.observation[:, 1]
+    batch = only_batch(collected)
+    assert batch is not None
+    lives, starts = batch.observation[:, 0], batch.observation[:, 1]
     assert actors.broken_episodes == 1
     # The first life of the first copy left nothing; what its second one left begins at its start.
     assert sorted(set(lives)) == [0, first + 1]
     assert starts[lives == first + 1][0] == 0
     # No window reaches from one life into another.
-    assert (collected.batch.next_observation[:, 0] == lives).all()
+    assert (batch.next_observation[:, 0] == lives).all()
     # Steps that broke are not counted: both copies took 8 or 9 steps, one of them broke.
     assert collected.env_steps == 17
 
@@ -160,16 +161,18 @@ def test_segments_begin_anew_after_a_broken_episode() -> None:
     actors = rollout(Segments(5, 0.9), SyncVectorEnv, maker(7, None))
     collected = actors.collect(14)
     actors.close()
-    assert collected.batch is not None
-    assert len(collected.batch) == 2  # 5 steps of the first life, then 5 of the second
-    assert collected.batch.observation[:, :, 0].tolist() == [[0.0] * 5, [1.0] * 5]
-    assert collected.batch.observation[1, 0].tolist() == [1.0, 0.0]
+    batch = only_batch(collected)
+    assert batch is not None
+    assert len(batch) == 2  # 5 steps of the first life, then 5 of the second
+    assert batch.observation[:, :, 0].tolist() == [[0.0] * 5, [1.0] * 5]
+    assert batch.observation[1, 0].tolist() == [1.0, 0.0]
 
 
 def test_a_quarantined_copy_gives_nothing_more() -> None:
     actors = rollout(NStep(1, 0.9), SyncVectorEnv, maker(1), maker(None))
     collected = actors.collect(20)
     actors.close()
-    assert collected.batch is not None
-    assert len(collected.batch) == 20
-    assert (collected.batch.observation[:, 0] == 0).all()
+    batch = only_batch(collected)
+    assert batch is not None
+    assert len(batch) == 20
+    assert (batch.observation[:, 0] == 0).all()

@@ -99,7 +99,10 @@ def held() -> pb.SampleResponse:
 
 
 def make_batches(
-    *shards: tuple[float, Script], patience_seconds: float = LONG_SECONDS, prefetch: int = 0
+    *shards: tuple[float, Script],
+    patience_seconds: float = LONG_SECONDS,
+    prefetch: int = 0,
+    consumer: int | None = None,
 ) -> tuple[PlannedBatches, list[Shard]]:
     """Shards with these masses and scripts."""
     config = ShardedConfig(
@@ -107,6 +110,7 @@ def make_batches(
         table="replay",
         patience_seconds=patience_seconds,
         prefetch=prefetch,
+        consumer=consumer,
     )
     made = []
     for index, (mass, script) in enumerate(shards):
@@ -144,6 +148,23 @@ def test_a_part_that_others_give_counts_into_their_chances(released: threading.E
     np.testing.assert_allclose(sample.weights, weights, rtol=1e-6)
     assert owners(sample) == [0] * 50 + [1] * 30
     assert batches.refilled == 1
+
+
+@pytest.mark.parametrize("consumer", [None, 0, 3])
+def test_every_request_says_for_which_consumer_it_is(
+    consumer: int | None, released: threading.Event
+) -> None:
+    asked: list[int | None] = []
+
+    def noted(request: pb.SampleRequest) -> Reply:
+        asked.append(request.consumer if request.HasField("consumer") else None)
+        return given(request.size)
+
+    batches, _ = make_batches((1.0, noted), (1.0, noted), prefetch=1, consumer=consumer)
+    for size in (8, 8, 20):
+        take(batches, size)
+    assert len(asked) >= 6
+    assert set(asked) == {consumer}
 
 
 def test_an_answer_that_comes_too_late_is_in_no_batch(released: threading.Event) -> None:

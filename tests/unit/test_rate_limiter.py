@@ -176,6 +176,17 @@ def test_with_changed_settings_no_debt_is_carried_over(changed: dict[str, Any]) 
     assert restored.can_sample(80) == (restored.min_size <= 1000)
 
 
+def test_a_part_below_min_size_does_not_wait_for_samples_that_cannot_come() -> None:
+    restored = RateLimiter(min_size=10, samples_per_insert=2.0, error_buffer=8.0)
+    # Half of what a shard had: 14 items, 8 samples owed.
+    half = {"inserted": 7, "sampled": 0, "inserted_origin": 5, "sampled_origin": 0}
+    restored.load_state({**half, "min_size": 10, "samples_per_insert": 2.0})
+    while restored.insert_count < 10:
+        assert restored.can_insert(1)
+        restored.inserted(1)
+    assert restored.can_sample(8)
+
+
 def test_with_a_larger_min_size_inserting_goes_on_until_it_is_reached() -> None:
     saved = RateLimiter(min_size=10, samples_per_insert=2.0, error_buffer=80.0)
     saved.inserted(50)

@@ -17,6 +17,7 @@ from buffer_server.resharding import (
     ShardPlace,
     deal,
     inheritance,
+    split_consumers,
     split_limiter,
 )
 from buffer_server.saved_tables import KEY_GAP, SavedTable
@@ -237,6 +238,54 @@ def test_the_surplus_is_shared_out() -> None:
         table.inherit(inheritance(table, [saved(old)], ShardPlace(index, 4)))
     assert sum(table.statistics().surplus for table in new) == 80.0
     assert sum(table.insert_count for table in new) == 41
+
+
+def shared_limiter(min_size: int = 1) -> RateLimiter:
+    return RateLimiter(min_size=min_size, consumers={0: 4.0, 1: 0.5}, consumer_buffer_items=50)
+
+
+def test_what_each_consumer_owes_is_shared_out() -> None:
+    old = [make_table(limiter=shared_limiter()) for _ in range(2)]
+    for table, items in zip(old, (41, 31), strict=True):
+        table.insert(numbered(0, items))
+    old[0].sample(11, timeout_seconds=0, consumer=1)
+    old[1].configure_consumers({0: 3.0, 7: 1.0})
+    old[1].insert(numbered(0, 5))
+    new = [make_table(limiter=shared_limiter()) for _ in range(3)]
+    states = [saved(table) for table in old]
+    for index, table in enumerate(new):
+        table.inherit(inheritance(table, states, ShardPlace(index, 3)))
+    found = [table.statistics().consumers for table in new]
+    assert [[one.consumer for one in each] for each in found] == [[0, 1, 7]] * 3
+    assert [sum(each[place].sampled for each in found) for place in range(3)] == [0, 11, 0]
+    # 4 * 40 and 4 * 30 + 3 * 5; 0.5 * 40 - 11 and 0.5 * 35; 1 * 5. Shards cut less than a sample.
+    for place, owed in enumerate((295, 26.5, 5)):
+        assert owed - 3 < sum(each[place].surplus for each in found) <= owed
+    assert [one.samples_per_insert for one in found[0]] == [4.0, 0.5, 1.0]
+
+
+def test_a_source_without_consumers_counts_as_nothing() -> None:
+    old = make_table(limiter=shared_limiter())
+    old.insert(numbered(0, 21))
+    with_, without = saved(old).consumers, saved(make_table()).consumers
+    assert without == {}
+    assert split_consumers([without, without], ShardPlace(0, 2)) == {}
+    split = split_consumers([without, with_], ShardPlace(1, 2))
+    assert split["consumer"].tolist() == [0, 1]
+    assert split["surplus"].tolist() == [40, 5]
+
+
+def test_new_shards_below_min_size_owe_nothing_and_take_inserts() -> None:
+    old = make_table(limiter=shared_limiter(min_size=40))
+    for items in (40, 50):
+        old.insert(numbered(0, items))
+    assert old.statistics().surplus == 200  # as much as can be owed
+    new = [make_table(limiter=shared_limiter(min_size=40)) for _ in range(3)]
+    for index, table in enumerate(new):
+        table.inherit(inheritance(table, [saved(old)], ShardPlace(index, 3)))
+        assert table.insert_count == 30
+        table.insert(numbered(0, 50), timeout_seconds=0)
+        assert [one.surplus for one in table.statistics().consumers] == [160, 20]
 
 
 def test_sources_under_different_ratios_start_the_balance_anew() -> None:

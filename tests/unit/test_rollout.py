@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from plain_rollouts import only_batch, plain_rollout
 from scripted_envs import Counter
 
 from actors.assemblers import Assembler, NStep, Segments
@@ -67,13 +68,13 @@ def make_rollout(
     spec = probe(config)
     settings = {"name": exploration} if isinstance(exploration, str) else exploration
     part = lookup("exploration", settings["name"])
-    return Rollout(
+    return plain_rollout(
         make_vector_env(config, copies=copies, seed=seed, role="rollout"),
         spec,
         Wavering(spec) if policy is None else policy,
         part(part.Config(**settings), spec, copies),
         assembler or NStep(1, 0.9),
-        rng=np.random.default_rng(seed),
+        seed=seed,
         **options,
     )
 
@@ -96,8 +97,8 @@ def collect(rollout: Rollout, env_steps: int) -> Collected:
 def test_columns_of_a_scripted_run():
     config = counter([2, 3], ["terminated", "truncated"])
     rollout = make_rollout(config, Scripted(1), policy_id=4)
-    rollout.policy_version = 7
-    batch = collect(rollout, 6).batch
+    rollout.players[0].version = 7
+    batch = only_batch(collect(rollout, 6))
     np.testing.assert_array_equal(
         batch.observation, [[0, 0], [0, 1], [1, 0], [1, 1], [1, 2], [2, 0]]
     )
@@ -115,7 +116,7 @@ def test_columns_have_the_signature_that_the_environment_promises():
     policy = Scripted(1)
     rollout = make_rollout(counter([2], ["terminated"]), policy, copies=2)
     spec = probe(counter([2], ["terminated"]))
-    assert collect(rollout, 4).batch.signature() == spec.transition_signature(policy.extras)
+    assert only_batch(collect(rollout, 4)).signature() == spec.transition_signature(policy.extras)
 
 
 def test_segments_have_the_signature_that_the_environment_promises():
@@ -125,32 +126,32 @@ def test_segments_have_the_signature_that_the_environment_promises():
     )
     extras = {**policy.extras, "boundary": ColumnSpec("|b1", ())}
     signature = probe(counter([2], ["terminated"])).transition_signature(extras, 3)
-    assert collect(rollout, 6).batch.signature() == signature
+    assert only_batch(collect(rollout, 6)).signature() == signature
 
 
 @pytest.mark.parametrize(
     ("ending", "discount"), [("terminated", 0.0), ("truncated", 0.9), ("both", 0.0)]
 )
 def test_end_of_an_episode_keeps_the_discount_only_where_it_was_cut(ending, discount):
-    batch = collect(make_rollout(counter([1], [ending]), Scripted(0)), 3).batch
+    batch = only_batch(collect(make_rollout(counter([1], [ending]), Scripted(0)), 3))
     np.testing.assert_array_equal(batch.discount, np.float32([discount] * 3))
 
 
 def test_step_limit_of_the_run_is_a_cut():
     config = counter([50], ["terminated"], max_episode_steps=2)
-    batch = collect(make_rollout(config, Scripted(0)), 4).batch
+    batch = only_batch(collect(make_rollout(config, Scripted(0)), 4))
     np.testing.assert_array_equal(batch.discount, np.float32([0.9] * 4))
     np.testing.assert_array_equal(batch.next_observation[:, 1], [1, 2, 1, 2])
 
 
 def test_reward_function_cannot_take_a_termination_away():
     config = counter([1], ["terminated"], reward_function="scripted_envs:shaped_reward")
-    batch = collect(make_rollout(config, Scripted(0)), 1).batch
+    batch = only_batch(collect(make_rollout(config, Scripted(0)), 1))
     assert (batch.reward[0], batch.discount[0]) == (1001, 0)
 
 
 def test_extras_of_the_policy_are_recorded_for_the_observation_acted_upon():
-    batch = collect(make_rollout(counter([2], ["terminated"]), Scripted(1)), 4).batch
+    batch = only_batch(collect(make_rollout(counter([2], ["terminated"]), Scripted(1)), 4))
     np.testing.assert_array_equal(batch.extras["mark"], batch.observation[:, 0] + 0.5)
 
 
@@ -159,14 +160,14 @@ def test_recorded_action_is_the_one_executed():
     rollout = make_rollout(
         config, Scripted(np.float32([0.9, -0.9])), exploration="gaussian", copies=3
     )
-    batch = collect(rollout, 300).batch
+    batch = only_batch(collect(rollout, 300))
     assert len(np.unique(batch.action)) > 100  # with noise
     np.testing.assert_array_equal(batch.next_observation, probe(config).to_env_action(batch.action))
 
 
 def test_open_windows_bring_no_batch():
     collected = collect(make_rollout(counter([50], ["terminated"]), assembler=NStep(5, 0.9)), 4)
-    assert collected.batch is None
+    assert only_batch(collected) is None
     assert collected.env_steps == 4
 
 
@@ -182,17 +183,10 @@ def test_reset_steps_are_neither_counted_nor_recorded():
     spec = probe(config)
     none = lookup("exploration", "none")
     env = SyncVectorEnv([lambda: Counter(lengths=[2])], autoreset_mode=AutoresetMode.NEXT_STEP)
-    rollout = Rollout(
-        env,
-        spec,
-        Scripted(0),
-        none(none.Config(), spec, 1),
-        NStep(1, 0.9),
-        rng=np.random.default_rng(0),
-    )
+    rollout = plain_rollout(env, spec, Scripted(0), none(none.Config(), spec, 1), NStep(1, 0.9))
     collected = collect(rollout, 6)
-    assert len(collected.batch) == collected.env_steps == 6
-    np.testing.assert_array_equal(collected.batch.observation[:, 1], [0, 1] * 3)
+    assert len(only_batch(collected)) == collected.env_steps == 6
+    np.testing.assert_array_equal(only_batch(collected).observation[:, 1], [0, 1] * 3)
     assert [outcome.length for outcome in collected.outcomes] == [2, 2, 2]
 
 
@@ -200,8 +194,8 @@ def test_version_recorded_is_that_of_the_weights_that_acted():
     rollout = make_rollout(counter([2], ["terminated"]))
     versions = []
     for version in (0, 3, 4):
-        rollout.policy_version = version
-        versions += rollout.collect(2).batch.policy_version.tolist()
+        rollout.players[0].version = version
+        versions += only_batch(rollout.collect(2)).policy_version.tolist()
     rollout.close()
     assert versions == [0, 0, 3, 3, 4, 4]
 
@@ -212,7 +206,7 @@ def test_exploration_is_told_the_steps_so_far():
         Scripted(np.float32([0, 0])),
         exploration={"name": "gaussian", "std": {"start": 0.5, "final": 0.0, "steps": 10}},
     )
-    action = np.abs(collect(rollout, 20).batch.action).max(1)
+    action = np.abs(only_batch(collect(rollout, 20)).action).max(1)
     assert (action[:10] > 0).all()
     assert (action[10:] == 0).all()
 
@@ -224,7 +218,7 @@ def test_warm_up_covers_the_action_space_and_ends():
     rollout = make_rollout(
         EnvConfig(id="scripted_envs:ActionEcho"), Scripted(np.float32([0.25, 0])), random_steps=2000
     )
-    batch = collect(rollout, 2010).batch
+    batch = only_batch(collect(rollout, 2010))
     taken = batch.next_observation[:2000]  # of Box([0, -1], [1, 3])
     # The chance that 2000 uniform values miss an outer hundredth is .99^2000 = 2e-9.
     assert (taken.min(0) < [0.01, -0.96]).all()
@@ -234,7 +228,7 @@ def test_warm_up_covers_the_action_space_and_ends():
 
 def test_warm_up_covers_every_discrete_action():
     config = EnvConfig(id="scripted_envs:ActionEcho", kwargs={"space": "discrete_from_5"})
-    batch = collect(make_rollout(config, Scripted(1), random_steps=100), 110).batch
+    batch = only_batch(collect(make_rollout(config, Scripted(1), random_steps=100), 110))
     assert set(batch.action[:100]) == {0, 1, 2}
     assert set(batch.action[100:]) == {1}
     assert set(batch.next_observation[:, 0]) == {5, 6, 7}
@@ -247,7 +241,7 @@ def test_warm_up_is_counted_over_all_copies():
         copies=4,
         random_steps=10,
     )
-    batch = collect(rollout, 20).batch
+    batch = only_batch(collect(rollout, 20))
     random = (batch.action != 0).all(1)
     np.testing.assert_array_equal(random, [True] * 12 + [False] * 8)  # whole steps of all copies
 
@@ -257,7 +251,7 @@ def test_warm_up_is_counted_over_all_copies():
 
 def test_outcomes_have_the_return_and_length_of_whole_episodes():
     rollout = make_rollout(counter([2, 3], ["terminated", "truncated"]), policy_id=2)
-    rollout.policy_version = 5
+    rollout.players[0].version = 5
     outcomes = collect(rollout, 6).outcomes
     assert [(o.episode_return, o.length, o.terminated) for o in outcomes] == [
         (1 + 2, 2, True),
@@ -288,7 +282,7 @@ def test_outcomes_of_copies_are_kept_apart():
 def test_discounted_return_is_the_running_sum_of_each_episode(copies):
     config = counter([3, 1, 4], ["terminated", "truncated"])
     rollout = make_rollout(config, copies=copies, return_gamma=0.5)
-    batch = collect(rollout, 16 * copies).batch
+    batch = only_batch(collect(rollout, 16 * copies))
     for offset in range(copies):
         reward = batch.reward[offset::copies].astype(np.float64)
         first = batch.observation[offset::copies, 1] == 0
@@ -301,7 +295,7 @@ def test_discounted_return_is_the_running_sum_of_each_episode(copies):
 
 
 def test_discounted_return_is_left_out_where_nobody_asked():
-    batch = collect(make_rollout(counter([3], ["terminated"]), Scripted(0)), 3).batch
+    batch = only_batch(collect(make_rollout(counter([3], ["terminated"]), Scripted(0)), 3))
     assert "discounted_return" not in batch.extras
 
 
@@ -311,9 +305,10 @@ def test_discounted_return_is_left_out_where_nobody_asked():
 def assert_same_collection(one: Collected, other: Collected) -> None:
     assert one.env_steps == other.env_steps
     assert list(one.outcomes) == list(other.outcomes)
-    assert (one.batch is None) == (other.batch is None)
-    if one.batch is not None:
-        np.testing.assert_equal(one.batch.columns(), other.batch.columns())
+    assert list(one.decisions) == list(other.decisions)
+    assert one.batches.keys() == other.batches.keys()
+    for table, batch in one.batches.items():
+        np.testing.assert_equal(batch.columns(), other.batches[table].columns())
 
 
 CARTPOLE = EnvConfig(id="CartPole-v1")
@@ -349,8 +344,8 @@ def restart(name: str, **settings) -> tuple[Rollout, Rollout]:
         for _ in range(2)
     )
     original.collect(170)
-    original.policy_version = 12
-    assert (original.state()["episode_length"] > 3).any()  # in the middle
+    original.players[0].version = 12
+    assert (original.state()["episodes"]["episode_length"] > 3).any()  # in the middle
     restored.load_state(copy.deepcopy(original.state()))
     return original, restored
 
@@ -382,7 +377,7 @@ def test_restored_rollout_goes_on_bit_by_bit_in_processes_of_its_own():
 
 def test_restored_rollout_keeps_its_counters():
     original, restored = restart("gaussian")
-    assert (restored.env_steps, restored.policy_version) == (original.env_steps, 12)
+    assert (restored.env_steps, restored.players[0].version) == (original.env_steps, 12)
     original.close()
     restored.close()
 
@@ -405,8 +400,8 @@ def test_episodes_that_cannot_be_played_again_begin_anew(caplog):
         restored.load_state(original.state())
     assert "1 of 1 running episodes" in caplog.text
     # The two steps that were still open are of an episode that is lost.
-    assert restored.collect(2).batch is None
-    assert len(restored.collect(1).batch) == 1
+    assert only_batch(restored.collect(2)) is None
+    assert len(only_batch(restored.collect(1))) == 1
     original.close()
     restored.close()
 

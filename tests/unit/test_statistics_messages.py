@@ -8,6 +8,7 @@ from buffer_server.callers import Blocked
 from buffer_server.proto import replay_pb2 as pb
 from buffer_server.statistics import (
     CheckpointStatistics,
+    ConsumerStatistics,
     PolicyShare,
     RequestStatistics,
     ShardStatistics,
@@ -36,7 +37,14 @@ def shard(*, known: bool) -> ShardStatistics:
         newest_age_seconds=15.5 if known else None,
         oldest_age_seconds=16.5 if known else None,
         policies=(PolicyShare(-17, 18, 19),) if known else (),
-        blocked=(Blocked("actor-1", "insert", 20, 21.5, "it is full"),) if known else (),
+        blocked=(
+            Blocked("actor-1", "insert", 20, 21.5, "it is full"),
+            Blocked("learner", "sample", 37, 38.5, "it is ahead", 0),
+        )
+        if known
+        else (),
+        consumer_buffer_items=39 if known else None,
+        consumers=(ConsumerStatistics(0, 0.0, 40, -41.5, "sac", 42, 43),) if known else (),
     )
     checkpoint = CheckpointStatistics("/saved/step_1", 22.5 if known else None, 23.5, 24, 25, 26)
     return ShardStatistics(

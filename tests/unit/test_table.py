@@ -50,8 +50,8 @@ class WatchedLimiter(RateLimiter):
     def can_insert(self, count: int) -> bool:
         return self._note(super().can_insert(count))
 
-    def can_sample(self, count: int) -> bool:
-        return self._note(super().can_sample(count))
+    def can_sample(self, count: int, consumer: int | None = None) -> bool:
+        return self._note(super().can_sample(count, consumer))
 
     def _note(self, allowed: bool) -> bool:
         if not allowed:

@@ -10,7 +10,7 @@ from pixel_envs import PixelCopy, collect, stacked_signature
 
 from buffer_server import table_config as module
 from buffer_server.capacity import Capacity
-from buffer_server.table_config import ColumnConfig, TableConfig, table_config
+from buffer_server.table_config import ColumnConfig, LimiterConfig, TableConfig, table_config
 from repertory.config import RunConfig, resolve
 from repertory.envs import make_env, probe
 from repertory.errors import UsageError
@@ -99,6 +99,16 @@ def test_a_capacity_in_bytes_reaches_the_table_and_its_sampler() -> None:
     assert table.capacity == 500 // (16 + 8 + 8 + 4 + 8)
     assert table.nbytes <= 500
     assert made(run_config(**settings)).build("replay").capacity == 1000
+
+
+def test_consumers_reach_the_table() -> None:
+    limiter = LimiterConfig(min_size=7, consumers={0: 256, 2: 0}, consumer_buffer_items=64)
+    config = made(run_config(env="Counter", steps=1000)).model_copy(update={"limiter": limiter})
+    written = TableConfig.model_validate(config.model_dump(mode="json"))  # as a file would be read
+    statistics = written.build("replay").statistics()
+    ratios = [(one.consumer, one.samples_per_insert) for one in statistics.consumers]
+    assert ratios == [(0, 256.0), (2, 0.0)]
+    assert (statistics.min_size, statistics.consumer_buffer_items) == (7, 64)
 
 
 def test_a_queue_has_no_capacity_in_bytes() -> None:

@@ -162,6 +162,7 @@ def test_a_sample_without_all_its_probabilities_is_refused() -> None:
         own_policy=st.integers(0, 2**31 - 1),
         max_age=st.none() | st.integers(0, 2**63),
         partial=st.booleans(),
+        consumer=st.none() | st.integers(0, 2**31 - 1),
     )
 )
 def test_requests_come_back(wanted: DrawRequest) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from troupes import Listed
 
 from actors import worker as worker_module
+from actors.casting import Solo
 from actors.rollout import Collected, WorkerPlace, rollout_for
 from actors.worker import RolloutWorker
 from repertory.config import RunConfig, resolve
@@ -18,7 +20,8 @@ from repertory.envs import probe
 from repertory.errors import ReplayTimeout
 from repertory.parts import lookup
 from repertory.policies.policy import build_policy
-from repertory.types import TransitionBatch, WeightSnapshot
+from repertory.table_layout import table_of, tables_of
+from repertory.types import DecisionOutcome, TransitionBatch, WeightSnapshot
 
 LONG_SECONDS = 30.0
 
@@ -102,20 +105,37 @@ class FakeHeartbeat:
 
 
 class World:
-    def __init__(self, algorithm: str, newest: int = 0, **overrides: Any) -> None:
+    """`algorithms` are the learners of the run; the first one's weights and table are at hand."""
+
+    def __init__(
+        self, *algorithms: str, newest: int = 0, casting: Any = None, **overrides: Any
+    ) -> None:
         settings = {"env.copies": 2, "steps": 100_000, "topology.send_items": 16, **overrides}
-        self.config: RunConfig = resolve("CartPole-v1", [algorithm], overrides=settings)
-        (learner,) = self.config.learners.values()
+        self.config: RunConfig = resolve("CartPole-v1", algorithms, overrides=settings)
         spec = probe(self.config.env)
-        made = lookup("algorithm", algorithm)(learner, device="cpu", seed=0)
-        policy = build_policy(made.policy(made.initial_state(spec)).config, spec)
-        self.rollout = rollout_for(self.config, learner, spec, policy)
-        self.weights = FakeWeights(policy, newest)
-        self.replay = FakeReplay()
+        self.policies = {}
+        for name, learner in self.config.learners.items():
+            made = lookup("algorithm", learner.algorithm)(learner, device="cpu", seed=0)
+            policy = made.policy(made.initial_state(spec))
+            self.policies[name] = build_policy(policy.config, spec)
+        self.rollout = rollout_for(self.config, spec, self.policies, casting or Solo())
+        self.sources = {name: FakeWeights(one, newest) for name, one in self.policies.items()}
+        self.replays = {table: FakeReplay() for table in tables_of(self.config)}
+        self.weights = self.sources[algorithms[0]]
+        self.replay = self.replays[table_of(self.config, algorithms[0])]
         self.heartbeat = FakeHeartbeat()
-        self.worker = RolloutWorker(
-            self.config, learner, self.rollout, self.replay, self.weights, self.heartbeat
-        )  # type: ignore[arg-type]
+        self.reported: list[DecisionOutcome] = []
+        self.worker = self.make_worker(self.rollout)
+
+    def make_worker(self, rollout: Any) -> RolloutWorker:
+        return RolloutWorker(
+            self.config,
+            rollout,
+            self.replays,
+            self.sources,
+            self.heartbeat,  # type: ignore[arg-type]
+            self.reported.extend,
+        )
 
     def run_until(self, enough: Callable[[], bool]) -> None:
         """Stops the worker from within an insert, when there is enough."""
@@ -160,7 +180,7 @@ def test_it_acts_with_the_newest_weights_and_says_which() -> None:
 
 def test_it_waits_for_the_first_weights() -> None:
     world = World("dqn", newest=-1)
-    thread = threading.Thread(target=world.worker.run)
+    thread = threading.Thread(target=world.worker.run, daemon=True)
     thread.start()
     world.worker.stopping.set()
     thread.join(LONG_SECONDS)
@@ -194,7 +214,7 @@ def test_what_cannot_be_sent_at_the_end_is_counted() -> None:
 
 def test_it_stops_acting_when_all_steps_of_the_run_are_taken() -> None:
     world = World("dqn", steps=64)
-    thread = threading.Thread(target=world.worker.run)
+    thread = threading.Thread(target=world.worker.run, daemon=True)
     thread.start()
     deadline = threading.Event()
     while world.heartbeat.totals.get("env_steps", 0) < 64:
@@ -209,7 +229,7 @@ def test_it_stops_acting_when_all_steps_of_the_run_are_taken() -> None:
 @pytest.mark.parametrize("lag", [0, 2])
 def test_on_policy_it_runs_ahead_by_no_more_than_the_lag(lag: int) -> None:
     world = World("ppo", **{"learner.segment_length": 8, "topology.max_lag": lag})
-    thread = threading.Thread(target=world.worker.run)
+    thread = threading.Thread(target=world.worker.run, daemon=True)
     thread.start()
     for version in range(1, 6):
         # It sends `lag` rounds more than there were updates, then waits.
@@ -243,15 +263,12 @@ def test_schedules_run_over_the_steps_of_all_workers() -> None:
 
 def test_workers_play_different_episodes() -> None:
     world = World("dqn")
-    first = world.rollout.collect(20).batch
-    (learner,) = world.config.learners.values()
+    first = world.rollout.collect(20).batches["replay"]
     others = [
-        rollout_for(world.config, learner, probe(world.config.env), world.rollout.policy, place)
+        rollout_for(world.config, probe(world.config.env), world.policies, Solo(), place)
         for place in (WorkerPlace(0, 1), WorkerPlace(0, 2), WorkerPlace(1, 1))
     ]
-    batches = [other.collect(20).batch for other in others]
-    assert first is not None
-    starts = [batch.observation[0] for batch in batches if batch is not None]
+    starts = [other.collect(20).batches["replay"].observation[0] for other in others]
     np.testing.assert_array_equal(starts[0], first.observation[0])  # as in a local run
     assert len({start.tobytes() for start in starts}) == 3
 
@@ -262,8 +279,10 @@ class ScriptedRollout:
     def __init__(self, steps: list[list[int]], on_step: Callable[[int], None]) -> None:
         self._steps = iter(steps)
         self._on_step = on_step
+        self.players = (self,)
+        self.name = "ppo"
         self.policy = self
-        self.policy_version = 0
+        self.version = 0
         self.env_steps = 0
         self.broken_episodes = 0
         self.taken = 0
@@ -276,11 +295,11 @@ class ScriptedRollout:
         begun = np.array(next(self._steps), np.int64)
         self._on_step(self.taken)
         if not len(begun):
-            return Collected(None, [], env_steps)
-        versions = np.stack([begun, np.full(len(begun), self.policy_version)], axis=1)
+            return Collected({}, [], [], env_steps)
+        versions = np.stack([begun, np.full(len(begun), self.version)], axis=1)
         column = np.zeros(versions.shape, np.float32)
         batch = TransitionBatch(*[column] * 5, versions.astype(np.int32), versions)
-        return Collected(batch, [], env_steps)
+        return Collected({"ppo": batch}, [], [], env_steps)
 
 
 def steps_of_rounds(
@@ -292,15 +311,7 @@ def steps_of_rounds(
     rollout = ScriptedRollout(
         steps, lambda step: on_step(world, step) if on_step is not None else None
     )
-    (learner,) = world.config.learners.values()
-    worker = RolloutWorker(
-        world.config,
-        learner,
-        rollout,  # type: ignore[arg-type]
-        world.replay,
-        world.weights,
-        world.heartbeat,  # type: ignore[arg-type]
-    )
+    worker = world.make_worker(rollout)
     waited: list[int] = []
 
     def answer() -> None:
@@ -361,3 +372,76 @@ def test_reports_of_episodes_say_how_old_the_weights_were() -> None:
     (report, *_) = world.heartbeat.reports
     assert report["policy_version"] == 0
     assert 1000.0 <= report["weights_age_seconds"] < 1000.0 + LONG_SECONDS
+
+
+# Several players
+
+
+BOTH = {"learners.dqn.random_steps": 0, "learners.ppo.segment_length": 4}
+
+
+def test_what_each_table_takes_goes_there() -> None:
+    world = World("dqn", "ppo", casting=Listed((0, 5), (1, 5)), **BOTH)
+    world.run_until(lambda: world.replay.items >= 200)
+    queue = world.replays["ppo"]
+    assert {int(who) for batch in world.replay.batches for who in batch.policy_id} == {0, 1}
+    assert {int(who) for batch in queue.batches for who in batch.policy_id.ravel()} == {1}
+    assert {len(batch) for batch in world.replay.batches[:-1]} <= {*range(16, 24)}  # as asked for
+    assert {len(batch) for batch in queue.batches} <= {1, 2}  # at once
+
+
+def test_it_waits_for_the_first_weights_of_every_player() -> None:
+    world = World("dqn", "ppo", casting=Listed((0, None)), **BOTH)
+    world.sources["ppo"]._available = -1
+    waits: list[int] = []
+
+    def look() -> None:
+        waits.append(1)
+        if len(waits) == 2:  # it did not begin after the first
+            world.worker.stopping.set()
+
+    world.sources["ppo"].on_wait = look
+    world.run_until(lambda: True)
+    assert world.replay.items == 0
+    assert len(waits) == 2
+
+
+def test_each_player_acts_with_its_own_newest_weights() -> None:
+    world = World("dqn", "ppo", casting=Listed((0, 5), (1, 5)), **BOTH)
+    world.sources["dqn"].offer(3)
+    world.sources["ppo"].offer(8)
+    world.run_until(lambda: world.replay.items >= 100)
+    for batch in world.replay.batches:
+        np.testing.assert_array_equal(batch.policy_version, np.where(batch.policy_id, 8, 3))
+
+
+def test_an_on_policy_player_that_is_ahead_does_not_hold_up_the_others() -> None:
+    """No newer weights ever come for it, and it makes many rounds all the same."""
+    world = World("dqn", "ppo", casting=Listed((0, 5), (1, 5)), **BOTH)
+    world.run_until(lambda: world.replay.items >= 400)
+    assert world.replays["ppo"].items > 2 * 5
+    assert world.sources["ppo"].waits == 1  # for the first weights
+
+
+def test_what_the_director_is_to_hear_is_reported_once() -> None:
+    world = World("dqn", "ppo", casting=Listed((0, 5), (1, 5)), **BOTH)
+    world.run_until(lambda: len(world.reported) >= 20)
+    numbers = [one.decision for one in world.reported]
+    assert len(set(numbers)) == len(numbers)
+    assert {one.outcome.policy_id for one in world.reported} == {0, 1}
+
+
+def test_reports_of_episodes_say_who_ended_them() -> None:
+    world = World("dqn", "ppo", casting=Listed((0, None), (1, None)), **BOTH)
+    world.run_until(lambda: world.heartbeat.totals.get("episodes", 0) >= 5)
+    ended = [who for report in world.heartbeat.reports for who in report["policy_ids"]]
+    # The first decision goes to player 0, all others to player 1.
+    assert sorted(ended) == [0] + [1] * (world.heartbeat.totals["episodes"] - 1)
+
+
+def test_facts_say_which_weights_each_player_has() -> None:
+    world = World("dqn", "ppo", casting=Listed((0, 5), (1, 5)), **BOTH)
+    world.sources["ppo"].offer(8)
+    world.run_until(lambda: world.replay.items >= 16)
+    facts = world.worker.facts()
+    assert {name: one["version"] for name, one in facts["weights"].items()} == {"dqn": 0, "ppo": 8}

@@ -1,0 +1,60 @@
+"""The tables of a portfolio, as its shards hold them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from buffer_server.table_config import TableConfig
+from repertory.config import resolve
+from repertory.envs import probe
+from repertory.types import ColumnSpec
+from services.replay_access import shard_tables
+
+EXTRAS = {"dqn": {}, "far": {}, "ppo": {"log_prob": ColumnSpec("<f4", ())}}
+PORTFOLIO = {
+    "learners.far.algorithm": "dqn",
+    "learners.dqn.batch_size": 32,
+    "learners.dqn.updates_per_step": 0.5,
+    "learners.dqn.learning_starts": 100,
+    "learners.far.batch_size": 64,
+    "learners.far.updates_per_step": 0.25,
+    "learners.far.learning_starts": 400,
+    "learners.far.gamma": 0.999,
+    "learners.ppo.segment_length": 8,
+}
+
+
+def tables(tmp_path: Any, **changes: Any) -> dict[str, TableConfig]:
+    file = tmp_path / "portfolio.yaml"
+    file.write_text("env: CartPole-v1\nlearners: {dqn: {}, far: {algorithm: dqn}, ppo: {}}\n")
+    config = resolve(None, [], file=file, overrides={"env.copies": 2, **PORTFOLIO, **changes})
+    return shard_tables(config, probe(config.env), EXTRAS, actors=3, shards=2, index=0)
+
+
+def test_learners_that_can_share_a_table_have_one(tmp_path):
+    assert list(tables(tmp_path)) == ["replay", "ppo"]
+    assert list(tables(tmp_path, **{"learners.far.n_step": 3})) == ["replay", "replay-2", "ppo"]
+
+
+def test_limiter_of_a_shared_table_lets_all_its_learners_sample(tmp_path):
+    limiter = tables(tmp_path)["replay"].limiter
+    assert limiter.samples_per_insert == 0.5 * 32 + 0.25 * 64
+    assert limiter.min_size == 400 // 2  # the later one's, on each of two shards
+
+
+def test_only_its_own_queue_carries_what_a_policy_records(tmp_path):
+    made = tables(tmp_path)
+    assert "extras/log_prob" not in made["replay"].columns
+    assert made["ppo"].columns["extras/log_prob"].shape == (8,)
+
+
+def test_discounted_returns_are_there_where_one_of_the_learners_reads_them(tmp_path):
+    changed = tables(
+        tmp_path, **{"learners.far.normalize_reward": True, "learners.far.gamma": 0.99}
+    )
+    assert "extras/discounted_return" in changed["replay"].columns
+    assert "extras/discounted_return" not in tables(tmp_path)["replay"].columns
+
+
+def test_queue_has_room_for_two_rounds_of_all_actors(tmp_path):
+    assert tables(tmp_path)["ppo"].capacity == 2 * 2 * 3
