@@ -87,9 +87,7 @@ class RolloutWorker:
         on_policy = [
             name for name, one in config.learners.items() if isinstance(one, OnPolicyConfig)
         ]
-        self._rounds = {
-            name: Rounds(config.env.copies, config.topology.max_lag) for name in on_policy
-        }
+        self._rounds = {name: Rounds(config.env.copies, config.max_lag) for name in on_policy}
         self._send_items = dict.fromkeys(replays, config.topology.send_items)
         self._send_items |= {table_of(config, name): 1 for name in on_policy}
         self._gathered: dict[str, list[TransitionBatch]] = {}

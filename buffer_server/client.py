@@ -23,7 +23,7 @@ from pydantic import AfterValidator, Field
 from buffer_server.addresses import check_address
 from buffer_server.connection import Connection, ConnectionConfig
 from buffer_server.consumers import LARGEST_CONSUMER
-from buffer_server.draws import DrawRequest
+from buffer_server.draws import Draw, DrawRequest
 from buffer_server.proto import replay_pb2 as pb
 from buffer_server.remote_table import (
     RemoteTable,
@@ -94,9 +94,13 @@ class ReplayClient(Closing):
         """Arrays that the caller owns."""
         check_sample(size, timeout_seconds)
         draw = DrawRequest(size, consumer=self.config.consumer)
-        request = self._table.sample_request(draw, timeout_seconds)
-        response = self._connection.call("Sample", request, pb.SampleResponse, timeout_seconds)
-        return self._table.read_draw(response, writable=True).sample()
+        return self.draw(draw, timeout_seconds=timeout_seconds).sample()
+
+    def draw(self, request: DrawRequest, *, timeout_seconds: float) -> Draw:
+        """The same, with wishes of whose experience it is; see `DrawRequest`."""
+        message = self._table.sample_request(request, timeout_seconds)
+        response = self._connection.call("Sample", message, pb.SampleResponse, timeout_seconds)
+        return self._table.read_draw(response, writable=True)
 
     def update_priorities(self, keys: Array, priorities: Array) -> None:
         """Keys of items that were overwritten meanwhile are ignored."""

@@ -101,6 +101,12 @@ class Table:
         return self._storage.size
 
     @property
+    def available(self) -> int:
+        """Items that can be sampled now: of a queue, those not yet used up."""
+        with self._changed:
+            return self._available()
+
+    @property
     def capacity(self) -> int:
         return self._storage.capacity
 

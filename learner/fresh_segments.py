@@ -9,6 +9,7 @@ they have been the same: weights that nobody answered are published again under 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,8 @@ import numpy as np
 from repertory.errors import ReplayTimeout
 from repertory.protocols import Replay
 from repertory.types import Array, Sample, TransitionBatch
+
+TAKE_IN_SECONDS = 60.0  # what is there comes at once; so long takes only something broken
 
 
 class FreshSegments:
@@ -51,9 +54,33 @@ class FreshSegments:
             self._keep(self._replay.sample(missing, timeout_seconds=remaining))
         return self._with_age(self._cut(size))
 
+    def take_in(self, available: int) -> int:
+        """Takes over so many segments that are there now; returns how many are kept and fresh."""
+        kept, self._kept = self._kept, []
+        for sample in kept:
+            self._keep(sample)
+        if available:
+            self._keep(self._replay.sample(available, timeout_seconds=TAKE_IN_SECONDS))
+        return self._kept_items()
+
     def put_back(self, sample: Sample) -> None:
         """What was handed out and not learned from comes first the next time."""
         self._kept.insert(0, sample)
+
+    def state(self) -> dict[str, Array]:
+        """What is kept, for a checkpoint."""
+        if not self._kept:
+            return {}
+        joined = _join(self._kept)
+        columns = _without_age(joined.batch).columns()
+        return {"keys": joined.keys, "weights": joined.weights, **columns}
+
+    def load_state(self, arrays: Mapping[str, Array]) -> None:
+        self._kept = []
+        if arrays:
+            columns = {n: a for n, a in arrays.items() if n not in ("keys", "weights")}
+            batch = TransitionBatch.from_columns(columns)
+            self._kept = [Sample(batch, arrays["keys"], arrays["weights"])]
 
     def _keep(self, sample: Sample) -> None:
         versions = sample.batch.policy_version  # [B, T]

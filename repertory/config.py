@@ -31,6 +31,8 @@ from repertory.settings import (
     part_default,
 )
 
+PORTFOLIO_MAX_LAG = 4
+
 HiddenSizes = tuple[Annotated[int, Field(ge=1)], ...]
 
 
@@ -122,7 +124,9 @@ class TopologyConfig(Settings):
     gpus: Annotated[float, Field(ge=0, le=65_536)] | Literal["auto"] = "auto"
     send_items: int = Field(default=64, ge=1)  # that an actor gathers for one message
     publish_every: int = Field(default=20, ge=1)  # updates; on-policy learners publish each
-    max_lag: int = Field(default=0, ge=0, le=64)  # on-policy: rounds that actors may run ahead
+    # On-policy: rounds that actors may run ahead. `auto` is 0 for a learner alone; in a portfolio
+    # its policy acts now and then, and a segment begun by older weights is not lost.
+    max_lag: Annotated[int, Field(ge=0, le=64)] | Literal["auto"] = "auto"
     # An actor that has not taken newer weights for so long is spoken of.
     lag_alarm_seconds: float = Field(default=30.0, gt=0)
     restarts: RestartConfig = Field(default_factory=RestartConfig)
@@ -171,6 +175,13 @@ class RunConfig(Settings):
                     f"the learner {name!r} cannot be called so: use letters, digits, _ . and -"
                 )
         return self
+
+    @property
+    def max_lag(self) -> int:
+        """In versions: how old a segment may be that an on-policy learner takes."""
+        if self.topology.max_lag != "auto":
+            return self.topology.max_lag
+        return 0 if len(self.learners) == 1 else PORTFOLIO_MAX_LAG
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)

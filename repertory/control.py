@@ -253,6 +253,7 @@ class Control(Closing):
         self._append("metrics", METRICS_KEPT, source=source, env_steps=env_steps, metrics=metrics)
 
     def record_event(self, kind: str, **details: Any) -> None:
+        """What others than the head say has `said_by`, and is written down by the head."""
         self._append("events", EVENTS_KEPT, event=kind, time=time.time(), **details)
 
     def read(self, stream: Stream, after: str = "0", limit: int = 1000) -> list[Entry]:

@@ -70,7 +70,9 @@ class Heartbeat:
 
     def event(self, kind: str, **details: Any) -> None:
         name = self._name
-        self._reports.append(lambda: self._control.record_event(kind, member=name, **details))
+        self._reports.append(
+            lambda: self._control.record_event(kind, member=name, said_by=name, **details)
+        )
 
     def metrics(self, env_steps: int, metrics: Mapping[str, Any]) -> None:
         name = self._name

@@ -6,6 +6,8 @@
     evaluator
     worker-K            copies of the environment
 
+The director of a portfolio is not among them: Ray restarts it (`services.direction`).
+
 `services.distributed_run` says which of them shall be there; nothing here starts by itself.
 """
 
@@ -20,17 +22,19 @@ import ray
 from buffer_server.process import ShardConfig
 from buffer_server.server import ServerConfig
 from buffer_server.table_config import TableConfig
-from repertory.config import OnPolicyConfig, RunConfig
+from repertory.config import RunConfig
 from repertory.control import Control
 from repertory.parts import lookup
 from repertory.policies.policy import TorchPolicy, build_policy
 from repertory.specs import EnvSpec
+from repertory.table_layout import tables_of
+from services.direction import Direction
 from services.evaluator_host import EvaluatorHost
 from services.fit import choose_device
 from services.hosts import ProcessContext
 from services.learner_host import LearnerHost
 from services.plan import Plan
-from services.replay_access import shard_tables, table_name
+from services.replay_access import shard_tables
 from services.run_directory import RunDirectory
 from services.shard_host import ShardHost
 from services.shard_link import ShardLink
@@ -61,8 +65,9 @@ class Blueprint:
         self._hub = hub
         self._links = links
         self._user_paths = user_paths
-        self.learner = next(iter(config.learners))
         self.policies = {name: self._untrained_policy(name) for name in config.learners}
+        alone = len(self.policies) == 1
+        self.direction = Direction(None if alone else self._context("director", 1, 0))
 
     def names(self, actors: int) -> list[str]:
         """Of all processes that a run with so many workers has."""
@@ -85,8 +90,7 @@ class Blueprint:
         if role == "shard":
             return _actor(ShardHost, cores=0).remote(context, self._shard_config(int(rest)))
         if role == "worker":
-            host = _actor(WorkerHost, cores=plan.actor_cores)
-            return host.remote(context, self.learner, int(rest))
+            return _actor(WorkerHost, cores=plan.actor_cores).remote(context, int(rest))
         if role == "evaluator":
             return _actor(EvaluatorHost, cores=0).remote(context)
         rank, learner = (0, rest) if role == "learner" else _replica(rest)
@@ -134,6 +138,7 @@ class Blueprint:
             shards=self.shard_addresses(),
             window_bytes=self._window_bytes(),
             hub=self._hub,
+            director=None if name == "director" else self.direction.actor,
             user_paths=self._user_paths,
             counters={"env_steps": env_steps},
             policies={
@@ -152,14 +157,16 @@ class Blueprint:
             index=shard,
         )
 
-    def _window_bytes(self) -> int:
+    def _window_bytes(self) -> dict[str, int]:
         """One message of an actor: whatever more is under way, the limiter does not see."""
-        learner_config = self._config.learners[self.learner]
-        table = self._tables(0)[table_name(self.learner, learner_config)]
-        item = sum(column.nbytes for column in table.signature.values())
-        if isinstance(learner_config, OnPolicyConfig):
-            return item * self._config.env.copies
-        return item * (self._config.topology.send_items + self._config.env.copies)
+        copies = self._config.env.copies
+        tables, window_bytes = self._tables(0), {}
+        for name, layout in tables_of(self._config).items():
+            item = sum(column.nbytes for column in tables[name].signature.values())
+            segments = layout.segment_length is not None
+            items = copies if segments else self._config.topology.send_items + copies
+            window_bytes[name] = items * item
+        return window_bytes
 
     def _shard_config(self, index: int) -> ShardConfig:
         return ShardConfig(

@@ -189,7 +189,7 @@ def _tables_of_a_run(options: BufferServerOptions, place: ShardPlace) -> dict[st
     spec = probe(run.env)
     extras = {}
     for name, learner in run.learners.items():
-        check_fit(learner, run.replay, spec)
+        check_fit(name, learner, run.replay, spec)
         algorithm = lookup("algorithm", learner.algorithm)(
             learner, device=choose_device("cpu"), seed=0
         )

@@ -41,6 +41,7 @@ def train(
     env: Annotated[Positional[str | None], arg(metavar="ENV", help_behavior_hint="")] = None,
     /,
     algo: Text = None,
+    strategy: Text = None,
     steps: Whole = None,
     seed: Whole = None,
     actors: Whole = None,
@@ -66,8 +67,10 @@ def train(
 
     Args:
         env: A Gymnasium id, module:EnvId-v0, or package.module:make_env.
-        algo: The algorithm: td3, sac, dqn, ppo, or package.module:Name.
-            Default: sac for continuous actions, ppo for the others.
+        algo: The algorithm: td3, sac, dqn, ppo, or package.module:Name; several train together,
+            as td3,sac,ppo. Default: sac for continuous actions, ppo for the others.
+        strategy: How the director of several chooses who acts: ucb (default), thompson, exp3, ...;
+            `repertory strategies` lists them. Or package.module:Name.
         steps: Environment steps over all copies.
         seed: Of everything random; --local runs with one seed are equal to the bit.
         actors: Rollout processes; default: as many as the machines have cores for.
@@ -98,6 +101,7 @@ def train(
         "seed": seed,
         "env.copies": envs_per_actor,
         "device": device,
+        "director.strategy": strategy,
         "replay.transport": replay,
         "topology.actors": actors,
         "topology.shards": shards,
@@ -188,6 +192,46 @@ def pause(run: Run, /, off: bool = False) -> None:
     """
     _tell(run, "resume" if off else "pause")
     print(f"{run}: {'going on' if off else 'paused'}")
+
+
+@app.command
+def pin(run: Run, policy: Annotated[Positional[str], arg(metavar="POLICY")], /) -> None:
+    """Let one policy of a portfolio act alone, from the next episode on.
+
+    Args:
+        run: The run directory.
+        policy: The learner's name.
+    """
+    _tell(run, "pin", policy=policy)
+    print(f"{run}: {policy} acts alone; `repertory release {run}` ends that")
+
+
+@app.command
+def bench(run: Run, policy: Annotated[Positional[str], arg(metavar="POLICY")], /) -> None:
+    """Let one policy of a portfolio not act, from the next episode on; it goes on learning.
+
+    Args:
+        run: The run directory.
+        policy: The learner's name.
+    """
+    _tell(run, "bench", policy=policy)
+    print(f"{run}: {policy} does not act; `repertory release {run} {policy}` ends that")
+
+
+@app.command
+def release(
+    run: Run,
+    policy: Annotated[Positional[str | None], arg(metavar="POLICY", help_behavior_hint="")] = None,
+    /,
+) -> None:
+    """Let the director choose freely again.
+
+    Args:
+        run: The run directory.
+        policy: The learner that is no longer pinned or benched; default: all.
+    """
+    _tell(run, "release", policy=policy)
+    print(f"{run}: {policy or 'every policy'} is neither pinned nor benched")
 
 
 @app.command(name="eval")
@@ -342,6 +386,24 @@ def algorithms() -> None:
             ", ".join(sorted(algorithm.observation_kinds)),
             algorithm.paper,
         )
+    Console().print(table)
+
+
+@app.command
+def strategies() -> None:
+    """List the strategies by which the director of a portfolio chooses who acts."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from repertory.parts import SHORT_NAMES, lookup
+
+    table = Table("name", "what it does", "settings")
+    for name in SHORT_NAMES["strategy"]:
+        strategy = lookup("strategy", name)
+        fields = strategy.Config.model_fields
+        settings = [f"{key} = {field.default}" for key, field in fields.items() if key != "name"]
+        summary = (sys.modules[strategy.__module__].__doc__ or "").partition("\n")[0]
+        table.add_row(name, summary, "\n".join(settings))
     Console().print(table)
 
 

@@ -1,4 +1,4 @@
-"""What the director hands out, and the line of `events.jsonl` that says so."""
+"""What the director hands out, and the lines of `events.jsonl` that say so and what came of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from repertory.types import DecisionOutcome
 from services.strategies.strategy import Estimate
 
 # "floor": the minimum share was due.
@@ -35,4 +36,23 @@ def lease_record(actor: str, decisions: Sequence[Decision]) -> dict[str, Any]:
             member: [belief.mean, belief.low, belief.high, belief.count]
             for member, belief in decisions[0].estimates.items()
         },
+    }
+
+
+def outcomes_record(
+    actor: str, members: Sequence[str], ended: Sequence[DecisionOutcome]
+) -> dict[str, Any]:
+    """One line for all decisions of one report: number, policy, version, return, own steps."""
+    return {
+        "actor": actor,
+        "outcomes": [
+            [
+                one.decision,
+                members[one.outcome.policy_id],
+                one.outcome.policy_version,
+                one.outcome.episode_return,
+                one.outcome.length,
+            ]
+            for one in ended
+        ],
     }

@@ -143,13 +143,13 @@ class Director:
 
     # What happened
 
-    def observe(self, outcome: EpisodeOutcome, decision: int | None = None) -> None:
+    def observe(self, outcome: EpisodeOutcome, decision: int | None = None) -> bool:
         """An episode that ended, with the number of the decision it was played under.
 
         Where policies change within an episode, there is one outcome for each decision in it: with
         the return of the whole episode, and as `length` the steps for which that policy acted.
         Without a number, it is the oldest open decision for that policy. A report that comes twice
-        is dropped.
+        is dropped: then False.
         """
         member = self.members[outcome.policy_id]
         if decision is None:
@@ -158,7 +158,7 @@ class Director:
         elif decision >= self._next_number:  # handed out after the state we were restored from
             self._next_number = decision + 1
         elif decision not in self._open and decision not in self._returned:
-            return
+            return False
         choice = self._close(decision, member)
         if math.isfinite(outcome.episode_return):
             self._tally.ended(member, outcome.length, outcome.episode_return)
@@ -179,6 +179,7 @@ class Director:
                 probability=None if choice is None else choice.probability,
             )
         )
+        return True
 
     def observe_evaluation(self, member: str, env_steps: int, mean: float) -> None:
         self._require_member(member)

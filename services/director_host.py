@@ -14,14 +14,15 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from repertory.control import Control, ControlUnavailable
+from repertory.errors import UsageError
 from repertory.types import DecisionOutcome
-from services.decision import Decision, lease_record
+from services.decision import Decision, lease_record, outcomes_record
 from services.director import Director
 from services.hosts import Process, ProcessContext
 
 logger = logging.getLogger(__name__)
 
-EDITION_COUNTER = "director_edition"  # among the run's counters, where every process sees it
+Steering = Literal["pin", "bench", "release"]
 
 
 class DirectorHost(Process):
@@ -42,11 +43,13 @@ class DirectorHost(Process):
     ) -> list[Decision]:
         """`unplayed` are those that the actor still has and will play."""
         with self._lock:
-            for one in ended:
-                self._director.observe(one.outcome, one.decision)
+            heard = [one for one in ended if self._director.observe(one.outcome, one.decision)]
             self._director.keep_only(actor, unplayed)
             decisions = self._director.lease(actor, count) if count > 0 else []
             self._remember()
+        if heard:
+            members = self._director.members
+            self._heartbeat.event("decisions_ended", **outcomes_record(actor, members, heard))
         if decisions:
             self._heartbeat.event("decisions", **lease_record(actor, decisions))
         return decisions
@@ -62,13 +65,22 @@ class DirectorHost(Process):
             self._director.forget(actor)
             self._remember()
 
-    def steer(self, command: Literal["pin", "bench", "release"], policy: str | None) -> None:
+    def steer(self, command: Steering, policy: str | None) -> dict[str, Any]:
+        """The edition of what is decided from now on, or why it is refused."""
         with self._lock:
-            if command == "release":
-                self._director.release(policy)
-            elif policy is not None:
-                getattr(self._director, command)(policy)
+            try:
+                if command == "release":
+                    self._director.release(policy)
+                elif policy is None:
+                    raise UsageError(f"{command} takes the name of a policy")
+                elif command == "pin":
+                    self._director.pin(policy)
+                else:
+                    self._director.bench(policy)
+            except UsageError as error:
+                return {"error": str(error), "edition": self._director.edition}
             self._remember()
+            return {"error": None, "edition": self._director.edition}
 
     def state(self) -> dict[str, Any]:
         with self._lock:
@@ -88,7 +100,6 @@ class DirectorHost(Process):
     def _remember(self) -> None:
         try:
             self._control.save_director_state(self._director.state())
-            self._control.set_counters(**{EDITION_COUNTER: self._director.edition})
         except ControlUnavailable as error:  # episodes do not wait for it
             logger.warning("%s", error)
 

@@ -8,6 +8,7 @@ said again with the next one, and what did not reach the actor goes out again.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -57,6 +58,15 @@ class DirectorLink:
 
     def wait(self, timeout_seconds: float) -> None:
         self._receive(timeout_seconds)
+
+    def flush(self, timeout_seconds: float) -> None:
+        """Until the director has heard of all that has ended, or the time is over."""
+        self._wanted = 0
+        deadline = time.monotonic() + timeout_seconds
+        while self._ended and (remaining := deadline - time.monotonic()) > 0:
+            self._answered = None  # nobody plays these
+            self._send()
+            self._receive(remaining)
 
     def _send(self) -> None:
         if self._call is not None or self._answered is not None:

@@ -9,14 +9,17 @@ Experience and weights never pass through it. When it is killed everything it st
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import statistics
 import threading
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import ray
 
@@ -31,10 +34,13 @@ from repertory.seeding import derive_seed
 from repertory.specs import EnvSpec
 from repertory.types import EpisodeOutcome, WeightSnapshot
 from services.blueprint import Blueprint, process_name
+from services.director_host import Steering
+from services.director_metrics import metrics_of
 from services.due import Due
 from services.embedded_redis import EmbeddedRedis
 from services.evaluations import Evaluations, Finished
-from services.lag_watch import LagWatch
+from services.lag_watch import Lag, LagWatch
+from services.learner_time import LearnerTime
 from services.local_run import RunResult
 from services.plan import Plan
 from services.progress import Reporter
@@ -80,16 +86,23 @@ class DistributedRun:
         hub: Any = (
             ray.remote(WeightHub).options(num_cpus=0, max_restarts=-1, max_task_retries=-1).remote()
         )
+        # What a director of a former life knew that is not in the checkpoint never was.
+        control.save_director_state(_director_state(checkpoint))
         self._blueprint = Blueprint(config, spec, plan, directory, control, hub, links, user_paths)
+        self._direction = self._blueprint.direction
         self._supervisor = Supervisor(config.topology.restarts, seed=config.seed)
         self._processes = RayProcesses(control, self._make)
         self._evaluations = Evaluations(hub)
-        self._lag_watch = LagWatch(config.topology.lag_alarm_seconds)
+        self._lag_watches = {
+            name: LagWatch(config.topology.lag_alarm_seconds) for name in config.learners
+        }
+        self._learner_time = LearnerTime(config, links)
         self._record = RunRecord(config, directory, reporter, callbacks, checkpoint)
         self._actors = _wanted_actors(control, plan, resumed=checkpoint is not None)
         # What was said in a former life of this run was heard then.
         self._metrics_read = control.newest_id("metrics")
         self._commands_read = control.newest_id("commands")
+        self._events_read = control.newest_id("events")
         control.dismiss(*control.members())
         self._metrics: dict[str, float] = {}  # the newest of all processes, for the next row
         self._pending: set[str] = set()  # spoken of
@@ -142,6 +155,7 @@ class DistributedRun:
             self._look_after_everything()
             untrained -= self._ask_for_evaluations(untrained, 0)
             if log.now(self.env_steps):
+                self._share_learner_time()
                 self._write_metrics()
             if evaluation.now(self.env_steps):
                 self._ask_for_evaluations(config.learners, self.env_steps)
@@ -184,6 +198,7 @@ class DistributedRun:
         for instruction in self._supervisor.step(time.time(), wanted, observed):
             if isinstance(instruction, Start):
                 if instruction.after:
+                    self._direction.forget(instruction.name)
                     self._event(
                         "restarting",
                         member=instruction.name,
@@ -233,6 +248,9 @@ class DistributedRun:
         for name in status:
             if self._processes.handle(name) is not None:
                 self._processes.end(name, gently=False)
+        self._direction.close()
+        with contextlib.suppress(ControlUnavailable):
+            self._write_down_events()  # the last of them
 
     # What processes say, and people
 
@@ -243,6 +261,7 @@ class DistributedRun:
             self._metrics_read = entry.id
             self._take_metrics(entry.fields)
         self._watch_lag()
+        self._write_down_events()
         self._commands_read, commands = self._control.commands(after=self._commands_read)
         for command in commands:
             self._obey(command)
@@ -250,10 +269,13 @@ class DistributedRun:
     def _take_metrics(self, fields: Mapping[str, Any]) -> None:
         metrics = fields["metrics"]
         if fields["source"].startswith("worker-"):
-            self._record.episodes.add(
+            episodes = zip(
+                metrics["policy_ids"], metrics["returns"], metrics["lengths"], strict=True
+            )
+            self._record.add_episodes(
                 [
-                    EpisodeOutcome(0, metrics["policy_version"], value, length, False, 0)
-                    for value, length in zip(metrics["returns"], metrics["lengths"], strict=True)
+                    EpisodeOutcome(policy, metrics["policy_version"], value, length, False, 0)
+                    for policy, value, length in episodes
                 ]
             )
         else:
@@ -264,24 +286,39 @@ class DistributedRun:
 
     def _watch_lag(self) -> None:
         """How far workers are behind the newest weights, for the metrics and, if long, an event."""
-        versions = self._processes.fact("version")
-        newest = versions.pop(process_name(self._blueprint.learner), None)
-        workers = {name: int(v) for name, v in versions.items() if name.startswith("worker-")}
-        if newest is None or not workers:
-            return
-        lags = self._lag_watch.look(time.time(), int(newest), workers)
-        begun, over = self._lag_watch.alarms(lags)
-        for name in begun:
-            self._event(
-                "weights_lag", member=name, versions=lags[name].versions, seconds=lags[name].seconds
-            )
-        for name in over:
-            self._event("weights_caught_up", member=name)
+        published = self._processes.fact("version")
+        loaded = self._processes.fact("weights")  # of each worker, by learner
+        lags: list[Lag] = []
+        for learner, watch in self._lag_watches.items():
+            newest = published.get(process_name(learner))
+            if newest is None or not loaded:
+                return
+            workers = {name: int(weights[learner]["version"]) for name, weights in loaded.items()}
+            found = watch.look(time.time(), int(newest), workers)
+            begun, over = watch.alarms(found)
+            for name in begun:
+                self._event("weights_lag", member=name, learner=learner, **asdict(found[name]))
+            for name in over:
+                self._event("weights_caught_up", member=name, learner=learner)
+            lags += found.values()
         self._metrics |= {
-            "actors/count": float(len(workers)),
-            "actors/version_lag": max(float(lag.versions) for lag in lags.values()),
-            "actors/weights_lag_seconds": max(lag.seconds for lag in lags.values()),
+            "actors/count": float(len(loaded)),
+            "actors/version_lag": max(float(lag.versions) for lag in lags),
+            "actors/weights_lag_seconds": max(lag.seconds for lag in lags),
         }
+
+    def _write_down_events(self) -> None:
+        """What other processes said, in the run directory too."""
+        for entry in self._control.read("events", after=self._events_read):
+            self._events_read = entry.id
+            if "said_by" in entry.fields:
+                details = {k: v for k, v in entry.fields.items() if k not in ("event", "time")}
+                self._directory.record_event(entry.fields["event"], **details)
+
+    def _share_learner_time(self) -> None:
+        factors = self._direction.update_factors() if self._learner_time.shared else None
+        if factors is not None:
+            self._learner_time.apply(factors)
 
     def _obey(self, command: Command) -> None:
         if command.name == "scale":
@@ -298,6 +335,14 @@ class DistributedRun:
                 self._processes.tell_all(prefix, "pause", command.name == "pause")
             self._control.desire(state="paused" if command.name == "pause" else "running")
             self._control.reply(command)
+        elif command.name in get_args(Steering):
+            try:
+                edition = self._direction.steer(command.name, command.arguments.get("policy"))
+            except RepertoryError as error:
+                self._control.reply(command, error=str(error))
+                return
+            self._processes.tell_all("worker-", "heed", edition)
+            self._control.reply(command, edition=edition)
         elif command.name == "checkpoint":
             self._save_checkpoint()
             self._control.reply(command)
@@ -321,11 +366,16 @@ class DistributedRun:
     # Metrics, evaluations, checkpoints
 
     def _write_metrics(self) -> None:
+        report = self._direction.report()
         self._record.metrics(
             self.env_steps,
             self._all_updates,
             lambda: {},
-            {**self._metrics, **self._replay_metrics()},
+            {
+                **self._metrics,
+                **self._replay_metrics(),
+                **({} if report is None else metrics_of(report)),
+            },
         )
 
     def _replay_metrics(self) -> dict[str, float]:
@@ -362,6 +412,9 @@ class DistributedRun:
             policy,
             card,
         )
+        self._direction.evaluated(
+            finished.learner, finished.env_steps, statistics.fmean(finished.returns)
+        )
 
     def _save_checkpoint(self) -> None:
         """Learners and replay, as close together as they can be asked."""
@@ -385,6 +438,9 @@ class DistributedRun:
                 },
             }
         }
+        director = self._direction.state()
+        if director is not None:
+            sections["director"] = director
         mean = self._record.evaluations.last_mean()
         for name, answer in zip(handles, answers, strict=True):
             # Reports are seconds old.
@@ -421,6 +477,13 @@ class DistributedRun:
         self.env_steps = counters["env_steps"]
         self._updates = counters["updates"]
         self._control.set_counters(env_steps=self.env_steps)
+
+
+def _director_state(checkpoint: Checkpoint | None) -> Mapping[str, Any] | None:
+    if checkpoint is None or not checkpoint.has("director"):
+        return None
+    state: Mapping[str, Any] = checkpoint.load("director")
+    return state
 
 
 def _wanted_actors(control: Control, plan: Plan, *, resumed: bool) -> int:

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
-from repertory.config import LearnerConfig, ReplayConfig
+from repertory.config import LearnerConfig, ReplayConfig, RunConfig
 from repertory.errors import UsageError
 from repertory.parts import SHORT_NAMES, lookup
 from repertory.specs import EnvSpec
+from repertory.table_layout import tables_of
 
 
 def misfit(algorithm: Any, spec: EnvSpec) -> str | None:
@@ -33,16 +34,33 @@ def fitting_algorithms(spec: EnvSpec) -> list[str]:
     ]
 
 
-def check_fit(config: LearnerConfig, replay: ReplayConfig, spec: EnvSpec) -> None:
+def check_fit(name: str, config: LearnerConfig, replay: ReplayConfig, spec: EnvSpec) -> None:
     algorithm = lookup("algorithm", config.algorithm)
     reason = misfit(algorithm, spec)
     if reason is not None:
         fitting = ", ".join(fitting_algorithms(spec)) or "none of ours"
-        raise UsageError(f"{config.algorithm} does not fit: {reason}; what fits is {fitting}")
+        who = name if name == config.algorithm else f"{name} ({config.algorithm})"
+        raise UsageError(f"{who} does not fit: {reason}; what fits is {fitting}")
     if replay.sampler.name == "fifo" and algorithm.data == "off_policy":
         raise UsageError(
             f"replay.sampler = fifo is refused: {config.algorithm} samples experience many times; "
             "use uniform or prioritized"
+        )
+
+
+def check_portfolio(config: RunConfig) -> None:
+    """What several learners cannot have together."""
+    tables_of(config)
+    config.director.require_room_for(config.learners)
+    lookup("strategy", config.director.strategy.name)(
+        config.director.strategy, tuple(config.learners)
+    )
+    sampler = config.replay.sampler.name
+    if len(config.learners) > 1 and sampler not in ("uniform", "mixture"):
+        raise UsageError(
+            f"replay.sampler = {sampler} is refused with {len(config.learners)} learners "
+            f"({', '.join(config.learners)}): priorities are one learner's, and a shared replay "
+            "mixes by provenance; use uniform"
         )
 
 

@@ -39,8 +39,9 @@ class ProcessContext:
     run_dir: Path
     control: ControlAddress
     shards: tuple[str, ...]  # addresses, by index
-    window_bytes: int  # of inserts under way from one actor to one shard
+    window_bytes: Mapping[str, int]  # by table: of inserts under way from one actor to one shard
     hub: Any
+    director: Any  # None where there is one policy only
     user_paths: tuple[str, ...]  # where user code is found, after everything else
     counters: Mapping[str, int]
     policies: Mapping[str, Mapping[str, Any]]  # settings of each learner's policy, as JSON

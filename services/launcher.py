@@ -15,12 +15,12 @@ from pathlib import Path
 from repertory.checkpoints import Checkpoint
 from repertory.config import RunConfig
 from repertory.envs import probe
-from repertory.errors import RepertoryError, UsageError
+from repertory.errors import RepertoryError
 from repertory.parts import load_attribute
 from repertory.protocols import Callback
 from repertory.specs import EnvSpec
 from services import topology
-from services.fit import check_fit, choose_device
+from services.fit import check_fit, check_portfolio, choose_device
 from services.local_run import LocalRun, RunResult
 from services.progress import Reporter
 from services.run_directory import RunDirectory
@@ -29,15 +29,11 @@ from services.topology import Place
 
 def check(config: RunConfig) -> EnvSpec:
     """Tries the environment and every combination; returns what the environment looks like."""
-    if len(config.learners) > 1:
-        raise UsageError(
-            f"{len(config.learners)} learners ({', '.join(config.learners)}) were asked for: "
-            "this version trains one at a time"
-        )
     choose_device(config.device)
     spec = probe(config.env)
-    for learner in config.learners.values():
-        check_fit(learner, config.replay, spec)
+    for name, learner in config.learners.items():
+        check_fit(name, learner, config.replay, spec)
+    check_portfolio(config)
     return spec
 
 

@@ -12,17 +12,19 @@ from learner.checkpoint import load_state_tree, state_tree
 from learner.data_parallel import check_alike, highest
 from learner.fresh_segments import FreshSegments
 from learner.loop import LearnerLoop
+from learner.own_discount import OwnDiscount
 from repertory.config import OnPolicyConfig
 from repertory.control import Control
 from repertory.parts import lookup
 from repertory.protocols import Replay
 from repertory.seeding import derive_seed
+from repertory.table_layout import table_of, tables_of
 from services import meeting
 from services.batch_shares import items_per_replica
 from services.fit import choose_device
 from services.hosts import Process, ProcessContext
 from services.learner_process import LearnerProcess
-from services.replay_access import replay_for
+from services.replay_access import samples_for, sends_priorities
 from services.weights import SilentPublisher, WeightPublisher
 
 PREFETCH = 2
@@ -66,7 +68,7 @@ class LearnerHost(Process):
         learner_state = algorithm.initial_state(self.spec)
         if state is not None:
             load_state_tree(learner_state, state)
-        self._replay = replay_for(
+        self._replay = samples_for(
             config,
             learner,
             context.shards,
@@ -77,13 +79,15 @@ class LearnerHost(Process):
         replay: Replay = self._replay
         segments = None
         if isinstance(learner_config, OnPolicyConfig):
-            replay = segments = FreshSegments(self._replay, config.topology.max_lag)
+            replay = segments = FreshSegments(self._replay, config.max_lag)
+        elif tables_of(config)[table_of(config, learner)].gamma != learner_config.gamma:
+            replay = OwnDiscount(self._replay, learner_config.gamma)
         self._loop = LearnerLoop(
             algorithm,
             learner_state,
             replay,
             batch_size=items,
-            send_priorities=config.replay.sampler.name != "uniform",
+            send_priorities=sends_priorities(config),
         )
         self._publisher: WeightPublisher | SilentPublisher = SilentPublisher()
         if rank == 0:

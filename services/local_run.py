@@ -8,32 +8,36 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
-from actors.casting import Solo
+from actors.casting import Casting, Leased, Solo
 from actors.evaluator import evaluate
 from actors.rollout import rollout_for
-from buffer_server.table_config import table_config
-from learner.checkpoint import load_state_tree, state_tree
-from learner.loop import LearnerLoop
 from repertory.checkpoints import Checkpoint
-from repertory.config import LearnerConfig, OffPolicyConfig, OnPolicyConfig, RunConfig
+from repertory.config import OnPolicyConfig, RunConfig
 from repertory.errors import RepertoryError
 from repertory.freed_memory import keep_freed_memory
-from repertory.parts import lookup
 from repertory.policies.card import PolicyCard
-from repertory.protocols import Callback, Replay
+from repertory.protocols import Callback
 from repertory.seeding import derive_seed
 from repertory.specs import EnvSpec
-from repertory.types import WeightSnapshot
-from services.fit import choose_device
+from repertory.table_layout import table_of, tables_of
+from services.decision import Decision, lease_record, outcomes_record
+from services.director import Director
+from services.director_metrics import metrics_of
+from services.local_learner import LocalLearner
+from services.local_lease import ACTOR, LocalLease
 from services.local_shard import LocalShard
 from services.progress import Reporter
+from services.replay_access import run_table
 from services.run_directory import RunDirectory
 from services.run_record import RunRecord
 from services.signals import stop_on_signals
@@ -69,31 +73,34 @@ class LocalRun:
         self._spec = spec
         self._directory = directory
         self._reporter = reporter
-        self._learner_name, self._learner_config = next(iter(config.learners.items()))
-
         torch.set_num_threads(config.threads)
         keep_freed_memory()
-        learner_config = self._learner_config
-        algorithm = lookup("algorithm", learner_config.algorithm)(
-            learner_config,
-            device=choose_device(config.device),
-            seed=derive_seed(config.seed, "learner", self._learner_name),
-        )
-        state = algorithm.initial_state(spec)
-        self._policy = algorithm.policy(state)
-        self._rollout = rollout_for(config, spec, {self._learner_name: self._policy}, Solo())
-        self._table = table_config(config, learner_config, spec, self._policy.extras).build(
-            self._learner_name
-        )
-        self._shard = LocalShard(self._table) if config.replay.transport == "grpc" else None
-        self._replay: Replay = self._table if self._shard is None else self._shard.client
-        self._loop = LearnerLoop(
-            algorithm,
-            state,
-            self._replay,
-            batch_size=_batch_size(config, learner_config),
-            send_priorities=config.replay.sampler.name != "uniform",
-        )
+        self._learners = [LocalLearner(config, name, spec) for name in config.learners]
+        self._director: Director | None = None
+        casting: Casting = Solo()
+        if len(self._learners) > 1:
+            self._director = Director(config.director, list(config.learners), config.seed)
+            lease = LocalLease(self._director, self._note_lease)
+            room = config.director.lease_size(config.env.copies)
+            casting = Leased(lease, tuple(config.learners), room)
+        policies = {learner.name: learner.policy for learner in self._learners}
+        self._rollout = rollout_for(config, spec, policies, casting)
+
+        layouts = tables_of(config)
+        extras = {name: policy.extras for name, policy in policies.items()}
+        self._tables = {
+            name: run_table(config, spec, layout, extras).build(name)
+            for name, layout in layouts.items()
+        }
+        self._shard = None
+        ways: Mapping[str, Any] = self._tables
+        if config.replay.transport == "grpc":
+            self._shard = LocalShard(list(self._tables.values()))
+            ways = self._shard.clients
+        self._ways = ways
+        for learner in self._learners:
+            table = table_of(config, learner.name)
+            learner.read(self._tables[table], ways[table], layouts[table])
 
         if checkpoint is not None:
             self._restore(checkpoint)
@@ -105,11 +112,12 @@ class LocalRun:
 
     @property
     def _updates(self) -> int:
-        return self._loop.updates
+        """Of all learners."""
+        return sum(learner.updates for learner in self._learners)
 
     def run(self) -> RunResult:
         config, record = self._config, self._record
-        title = f"{self._learner_name} on {config.env.id}"
+        title = f"{', '.join(config.learners)} on {config.env.id}"
         with ExitStack() as stack:
             stack.callback(self._rollout.close)
             if self._shard is not None:
@@ -149,7 +157,7 @@ class LocalRun:
     def _train(self) -> None:
         config, record = self._config, self._record
         if self.env_steps == 0:
-            self._evaluate()  # the untrained policy, to compare with
+            self._evaluate()  # the untrained policies, to compare with
         log_at, evaluate_at, checkpoint_at = (
             _next_multiple(self.env_steps, every)
             for every in (config.log.every, config.evaluation.every, config.checkpoint.every)
@@ -166,93 +174,117 @@ class LocalRun:
                 self._save_checkpoint()
                 checkpoint_at = _next_multiple(self.env_steps, config.checkpoint.every)
         if record.stop_reason is None and not record.evaluations.has(
-            self._learner_name, self.env_steps
+            self._learners[0].name, self.env_steps
         ):
             self._evaluate()
         self._save_checkpoint()
 
     def _advance(self) -> None:
-        """Acts for a while, then learns as much as that allows."""
-        config = self._learner_config
-        if isinstance(config, OnPolicyConfig):
-            self._collect(config.segment_length * self._config.env.copies)
-            self._loop.run(1)
-        else:
-            assert isinstance(config, OffPolicyConfig)
-            self._collect(min(config.train_every, self._config.steps - self.env_steps))
-            allowed = int((self.env_steps - config.learning_starts) * config.updates_per_step)
-            if self._table.size > 0:
-                self._loop.run(allowed - self._updates)
-        self._rollout.players[0].version = self._updates
+        """Acts for a while, then everybody learns as much as that allows."""
+        env_steps = min(learner.steps_between_updates() for learner in self._learners)
+        if not all(isinstance(one.config, OnPolicyConfig) for one in self._learners):
+            env_steps = min(env_steps, self._config.steps - self.env_steps)
+        self._collect(env_steps)
+        factors = None if self._director is None else self._director.update_factors()
+        for player, learner in zip(self._rollout.players, self._learners, strict=True):
+            learner.learn(self.env_steps, 1.0 if factors is None else factors[learner.name])
+            player.version = learner.updates
 
     def _collect(self, env_steps: int) -> None:
         collected = self._rollout.collect(env_steps)
-        for batch in collected.batches.values():
-            self._replay.insert(batch)
-        self._record.episodes.add(collected.outcomes)
+        for table, batch in collected.batches.items():
+            self._ways[table].insert(batch)
+        self._record.add_episodes(collected.outcomes)
+        if self._director is not None and collected.decisions:
+            for one in collected.decisions:
+                self._director.observe(one.outcome, one.decision)
+            ended = outcomes_record(ACTOR, self._director.members, collected.decisions)
+            self._directory.record_event("decisions_ended", **ended)
+
+    def _note_lease(self, decisions: Sequence[Decision]) -> None:
+        self._directory.record_event("decisions", **lease_record(ACTOR, decisions))
 
     def _write_metrics(self) -> None:
-        self._record.metrics(
-            self.env_steps,
-            self._updates,
-            self._loop.averages.read,
-            {"replay/size": float(self._table.size)},
-        )
+        def read() -> dict[str, float]:
+            return {
+                self._record.place_of(learner.name) + metric: value
+                for learner in self._learners
+                for metric, value in learner.loop.averages.read().items()
+            }
+
+        extra = {"replay/size": float(sum(table.size for table in self._tables.values()))}
+        if self._director is not None:
+            extra |= metrics_of(self._director.report())
+            for learner in self._learners:
+                extra[f"learner/{learner.name}/updates"] = float(learner.updates)
+        self._record.metrics(self.env_steps, self._updates, read, extra)
 
     def _evaluate(self) -> None:
-        returns = evaluate(
-            self._policy,
-            self._config.env,
-            self._spec,
-            episodes=self._config.evaluation.episodes,
-            seed=derive_seed(
-                self._config.seed, "evaluation", self._record.evaluations.count(self._learner_name)
-            ),
-        )
-        self._record.evaluation(
-            self._learner_name, self.env_steps, self._updates, returns, self._policy, self._card
-        )
+        for learner in self._learners:
+            number = self._record.evaluations.count(learner.name)
+            returns = evaluate(
+                learner.policy,
+                self._config.env,
+                self._spec,
+                episodes=self._config.evaluation.episodes,
+                # The same episodes for all learners, other ones each time.
+                seed=derive_seed(self._config.seed, "evaluation", number),
+            )
+            self._record.evaluation(
+                learner.name,
+                self.env_steps,
+                self._updates,
+                returns,
+                learner.policy,
+                partial(self._card, learner),
+            )
+            if self._director is not None:
+                mean = float(np.mean(returns))
+                self._director.observe_evaluation(learner.name, self.env_steps, mean)
 
     def _save_checkpoint(self) -> None:
         self._write_metrics()  # so that nothing of the averages is lost with a kill
-        sections = {
-            f"policy-{self._learner_name}": self._card(self._record.evaluations.last_mean()).tree(),
-            f"learner-{self._learner_name}": state_tree(self._loop.state),
-            "rollout": self._rollout.state(),
-        }
+        sections: dict[str, Mapping[str, Any]] = {"rollout": self._rollout.state()}
+        mean = self._record.evaluations.last_mean()
+        for learner in self._learners:
+            sections[f"policy-{learner.name}"] = self._card(learner, mean).tree()
+            sections[f"learner-{learner.name}"] = learner.state()
+            sections[f"progress-{learner.name}"] = learner.progress()
+        if self._director is not None:
+            sections["director"] = self._director.state()
         if self._config.checkpoint.replay:
-            sections["replay"] = self._table.arrays()
+            sections |= {f"table-{name}": table.arrays() for name, table in self._tables.items()}
         self._record.checkpoint(self.env_steps, sections)
 
-    def _card(self, mean_return: float | None) -> PolicyCard:
+    def _card(self, learner: LocalLearner, mean_return: float | None) -> PolicyCard:
         return PolicyCard(
-            algorithm=self._learner_config.algorithm,
-            policy_config=self._policy.config,
+            algorithm=learner.config.algorithm,
+            policy_config=learner.policy.config,
             env_config=self._config.env,
             spec=self._spec,
-            snapshot=WeightSnapshot(self._learner_name, self._updates, self._policy.weights()),
+            snapshot=learner.snapshot(),
             env_steps=self.env_steps,
             mean_return=mean_return,
         )
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        load_state_tree(self._loop.state, checkpoint.load(f"learner-{self._learner_name}"))
+        for name, table in self._tables.items():
+            if checkpoint.has(f"table-{name}"):
+                table.load_arrays(checkpoint.load(f"table-{name}"))
+            else:
+                logger.warning("%s holds no replay: %s starts empty", checkpoint.path, name)
+        for learner in self._learners:
+            learner.load(
+                checkpoint.load(f"learner-{learner.name}"),
+                checkpoint.load(f"progress-{learner.name}"),
+            )
         self._rollout.load_state(checkpoint.load("rollout"))
-        if checkpoint.has("replay"):
-            self._table.load_arrays(checkpoint.load("replay"))
-        else:
-            logger.warning("%s holds no replay: it starts empty", checkpoint.path)
+        if self._director is not None:
+            self._director.load_state(checkpoint.load("director"))
 
     def _stop_by_signal(self, name: str) -> None:
         self._record.stop_reason = name
         self._reporter.message(f"{name}: writing a checkpoint, then stopping")
-
-
-def _batch_size(config: RunConfig, learner_config: LearnerConfig) -> int:
-    """Items per update; an on-policy item is a segment, and an update takes one of every copy."""
-    if isinstance(learner_config, OffPolicyConfig):
-        return learner_config.batch_size
-    return config.env.copies
 
 
 def _next_multiple(env_steps: int, every: int) -> int:

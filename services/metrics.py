@@ -26,9 +26,10 @@ EPISODE_WINDOW = 100
 
 
 class EpisodeWindow:
-    """The last episodes, and those since the last row."""
+    """The last episodes, and those since the last row; `place` stands in the names of metrics."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: str = "") -> None:
+        self._place = place
         self._recent: deque[tuple[float, int]] = deque(maxlen=EPISODE_WINDOW)
         self._fresh: list[tuple[float, int]] = []
         self.count = 0
@@ -46,10 +47,10 @@ class EpisodeWindow:
     def read(self) -> dict[str, float]:
         """Metrics of the window; what was not seen is left out."""
         metrics: dict[str, float | None] = {
-            "rollout/ep_rew_mean": self.mean_return,
-            "rollout/ep_len_mean": _mean([length for _, length in self._recent]),
-            "charts/episodic_return": _mean([value for value, _ in self._fresh]),
-            "charts/episodic_length": _mean([length for _, length in self._fresh]),
+            f"rollout/{self._place}ep_rew_mean": self.mean_return,
+            f"rollout/{self._place}ep_len_mean": _mean([length for _, length in self._recent]),
+            f"charts/{self._place}episodic_return": _mean([value for value, _ in self._fresh]),
+            f"charts/{self._place}episodic_length": _mean([length for _, length in self._fresh]),
         }
         self._fresh = []
         return {name: value for name, value in metrics.items() if value is not None}

@@ -1,27 +1,26 @@
 """Which tables the shards of a run hold, and how its processes reach them.
 
-Which learners share a table is said by `repertory.table_layout`. The limiter of a replay holds the
-ratio of updates to environment steps, whatever the speeds of both sides: for each item that comes
-in it lets `updates_per_step * batch_size` be sampled, for all of its learners together.
+Which learners share a table is said by `repertory.table_layout`. The limiter of a replay holds
+each learner's ratio of updates to environment steps, whatever the speeds of all sides: for each
+item that comes in a learner may sample `updates_per_step * batch_size`, times a factor where the
+director shares the updates out (`services.learner_time`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import Any
 
 from buffer_server.sharded import ShardedConfig, ShardedReplay
 from buffer_server.table_config import LimiterConfig, TableConfig, table_config
-from repertory.config import LearnerConfig, OffPolicyConfig, OnPolicyConfig, RunConfig
+from repertory.config import LearnerConfig, OffPolicyConfig, RunConfig
+from repertory.parts import lookup
 from repertory.seeding import derive_seed
+from repertory.settings import PartSettings
 from repertory.specs import EnvSpec
-from repertory.table_layout import SHARED_TABLE, TableLayout, shared_extras, table_of, tables_of
+from repertory.table_layout import TableLayout, shared_extras, table_of, tables_of
 from repertory.types import ColumnSpec
-
-
-def table_name(learner: str, learner_config: LearnerConfig) -> str:
-    return learner if isinstance(learner_config, OnPolicyConfig) else SHARED_TABLE
 
 
 def batch_size(config: RunConfig, learner_config: LearnerConfig, actors: int) -> int:
@@ -29,6 +28,34 @@ def batch_size(config: RunConfig, learner_config: LearnerConfig, actors: int) ->
     if isinstance(learner_config, OffPolicyConfig):
         return learner_config.batch_size
     return config.env.copies * actors
+
+
+def run_table(
+    config: RunConfig,
+    spec: EnvSpec,
+    layout: TableLayout,
+    extras: Mapping[str, Mapping[str, ColumnSpec]],
+) -> TableConfig:
+    """One table, of a run that has it in one piece; `extras` are those of each learner's policy."""
+    readers = [config.learners[learner] for learner in layout.learners]
+    # Where one of them normalises rewards, the table has what it needs for that.
+    asking = max(readers, key=lambda reader: reader.normalize_reward)
+    table = table_config(config, asking, spec, shared_extras(layout, extras))
+    if layout.segment_length is None:
+        table = table.model_copy(update={"sampler": replay_sampler(config)})
+    return table
+
+
+def replay_sampler(config: RunConfig) -> PartSettings:
+    """In a portfolio uniform sampling also knows whose experience an item is."""
+    sampler: PartSettings = config.replay.sampler
+    if len(config.learners) > 1 and sampler.name == "uniform":
+        return lookup("sampler", "mixture").Config()
+    return sampler
+
+
+def sends_priorities(config: RunConfig) -> bool:
+    return replay_sampler(config).name not in ("uniform", "mixture")
 
 
 def shard_tables(
@@ -40,13 +67,10 @@ def shard_tables(
     shards: int,
     index: int,
 ) -> dict[str, TableConfig]:
-    """The tables of one shard of several; `extras` are those of each learner's policy."""
+    """The tables of one shard of several."""
     tables: dict[str, TableConfig] = {}
     for name, layout in tables_of(config).items():
-        readers = [config.learners[learner] for learner in layout.learners]
-        # Where one of them normalises rewards, the table has what it needs for that.
-        asking = max(readers, key=lambda reader: reader.normalize_reward)
-        table = table_config(config, asking, spec, shared_extras(layout, extras))
+        table = run_table(config, spec, layout, extras)
         seed = derive_seed(config.seed, "replay", index)
         if layout.segment_length is None:
             bytes_ = table.capacity_bytes
@@ -58,52 +82,84 @@ def shard_tables(
             }
         else:
             # Room for two rounds of all actors, wherever they go.
-            lag = config.topology.max_lag
-            changes = {"capacity": (2 + lag) * batch_size(config, asking, actors)}
+            segments = config.env.copies * actors
+            changes = {"capacity": (2 + config.max_lag) * segments}
         tables[name] = table.model_copy(update=changes)
     return tables
 
 
+def samples_per_insert(
+    config: RunConfig, layout: TableLayout, factors: Mapping[str, float] | None = None
+) -> dict[int, float]:
+    """Of each reader of a replay, by its place in the portfolio."""
+    places = list(config.learners)
+    ratios = {}
+    for learner in layout.learners:
+        reader = config.learners[learner]
+        assert isinstance(reader, OffPolicyConfig)
+        factor = 1.0 if factors is None else factors[learner]
+        ratios[places.index(learner)] = factor * reader.updates_per_step * reader.batch_size
+    return ratios
+
+
 def _limiter(config: RunConfig, layout: TableLayout, shards: int) -> LimiterConfig:
-    readers = [
-        reader
+    starts = [
+        reader.learning_starts
         for learner in layout.learners
         if isinstance(reader := config.learners[learner], OffPolicyConfig)
     ]
-    samples_per_insert = sum(reader.updates_per_step * reader.batch_size for reader in readers)
     # One message of an actor: what it gathers, and what the end of an episode adds to it.
     largest_insert = config.topology.send_items + config.env.copies * layout.n_step
-    largest_sample = max(reader.batch_size for reader in readers)
-    least = max(samples_per_insert * largest_insert, float(largest_sample), 1.0)
     return LimiterConfig(
         # Nobody begins before it may: all wait for the last.
-        min_size=max(1, max(reader.learning_starts for reader in readers) // shards),
-        samples_per_insert=samples_per_insert,
-        error_buffer=2 * least,
+        min_size=max(1, max(starts) // shards),
+        consumers=samples_per_insert(config, layout),
+        consumer_buffer_items=2 * largest_insert,
     )
 
 
-def replay_for(
+def inserts_for(
+    table: str, addresses: Sequence[str], *, caller: str, window_bytes: int
+) -> ShardedReplay:
+    """An actor's way to one table."""
+    return ShardedReplay(
+        ShardedConfig(
+            addresses=tuple(addresses),
+            table=table,
+            caller=caller,
+            prefetch=0,
+            # An actor must feel the limiter: what is under way counts as not yet taken.
+            insert_window_bytes=window_bytes,
+            queue_bytes=window_bytes * len(addresses),
+        )
+    )
+
+
+def samples_for(
     config: RunConfig,
     learner: str,
     addresses: Sequence[str],
     *,
     caller: str,
-    token_file: Path | None = None,
-    prefetch: int = 0,
-    seed: int = 0,
-    window_bytes: int = 4 * 2**20,
+    prefetch: int,
+    seed: int,
 ) -> ShardedReplay:
+    """A learner's way to the table it reads: how much of it, and whose experience."""
+    place, learner_config = list(config.learners).index(learner), config.learners[learner]
+    wishes: dict[str, Any] = {}
+    if isinstance(learner_config, OffPolicyConfig):
+        wishes["consumer"] = place
+        if len(config.learners) > 1:
+            wishes["own_policy"] = place
+            wishes["own_share"] = learner_config.own_share
+            wishes["max_age"] = learner_config.max_age
     return ShardedReplay(
         ShardedConfig(
             addresses=tuple(addresses),
             table=table_of(config, learner),
             caller=caller,
-            token_file=token_file,
             prefetch=prefetch,
             seed=seed,
-            # An actor must feel the limiter: what is under way counts as not yet taken.
-            insert_window_bytes=window_bytes,
-            queue_bytes=window_bytes * len(addresses),
+            **wishes,
         )
     )

@@ -21,6 +21,7 @@ from repertory.config import RunConfig
 from repertory.errors import CheckpointError, RepertoryError
 from repertory.policies.card import PolicyCard
 from repertory.protocols import Callback, Policy
+from repertory.types import EpisodeOutcome
 from services.evaluation_history import EvaluationHistory
 from services.metrics import EpisodeWindow, MetricLog
 from services.progress import Reporter, Status
@@ -45,6 +46,9 @@ class RunRecord:
         self._reporter = reporter
         self._callbacks = callbacks
         self.episodes = EpisodeWindow()
+        self._episodes_of = {
+            name: EpisodeWindow(f"{name}/") for name in config.learners if len(config.learners) > 1
+        }
         self.evaluations = EvaluationHistory(list(config.learners))
         self.stop_reason: str | None = None
         self._elapsed_before = 0.0
@@ -62,6 +66,11 @@ class RunRecord:
 
     def close(self) -> None:
         self._log.close()
+
+    def add_episodes(self, outcomes: Sequence[EpisodeOutcome]) -> None:
+        self.episodes.add(outcomes)
+        for place, window in enumerate(self._episodes_of.values()):
+            window.add([outcome for outcome in outcomes if outcome.policy_id == place])
 
     def metrics(
         self,
@@ -85,7 +94,7 @@ class RunRecord:
         self._meter(env_steps, updates).update(env_steps, updates)
         status = self.status(env_steps, updates)
         metrics = {
-            **self.episodes.read(),
+            **self._read_episodes(),
             **{f"learner/{name}": value for name, value in learner.items()},
             "learner/updates": float(updates),
             **extra,
@@ -122,6 +131,13 @@ class RunRecord:
         self._reporter.update(self.status(env_steps, updates))
         self.notify("on_evaluation", env_steps, returns, policy)
 
+    def _read_episodes(self) -> dict[str, float]:
+        """Of all, and in a portfolio of each policy."""
+        metrics = self.episodes.read()
+        for window in self._episodes_of.values():
+            metrics |= window.read()
+        return metrics
+
     def place_of(self, learner: str) -> str:
         """Where its metrics are, below `learner/` and `eval/`: one alone needs no name."""
         return f"{learner}/" if len(self._config.learners) > 1 else ""
@@ -130,6 +146,7 @@ class RunRecord:
         """The sections given, with what is needed to go on with this record."""
         run = {
             "episodes": self.episodes.state(),
+            "episodes_of": {name: window.state() for name, window in self._episodes_of.items()},
             "evaluations": self.evaluations.state(),
             "leader": self.evaluations.leader(),
             "elapsed_seconds": self.elapsed_seconds,
@@ -181,6 +198,8 @@ class RunRecord:
     def _restore(self, checkpoint: Checkpoint) -> None:
         run = checkpoint.load("run")
         self.episodes.load_state(run["episodes"])
+        for name, window in self._episodes_of.items():
+            window.load_state(run["episodes_of"][name])
         self.evaluations.load_state(run["evaluations"])
         self._elapsed_before = run["elapsed_seconds"]
         self._logged_at = checkpoint.env_steps

@@ -16,7 +16,7 @@ from repertory.errors import RepertoryError
 from services.topology import control_of
 
 STALE_SECONDS = 10.0
-REPORTING_ROLES = ("worker", "learner", "replica", "shard")
+REPORTING_ROLES = ("worker", "learner", "replica", "shard", "director")
 TROUBLES = {"skipped": "updates skipped", "dropped_segments": "segments too old"}
 
 
@@ -84,7 +84,12 @@ def spoken(member: Member) -> str:
     if member.role == "worker":
         words = [
             f"{facts['env_steps']:,} steps",
-            f"weights {facts['version']}, {facts['weights_age_seconds']:.1f} s old",
+            *(
+                f"{'weights' if len(facts['weights']) == 1 else name} {weights['version']}, "
+                f"{weights['weights_age_seconds']:.1f} s old"
+                for name, weights in facts["weights"].items()
+                if "weights_age_seconds" in weights
+            ),
         ]
         if facts["broken_episodes"]:
             words.append(f"{facts['broken_episodes']} broken episodes")
@@ -98,6 +103,25 @@ def spoken(member: Member) -> str:
         ]
         if facts["blocked"]:
             words.append("waiting: " + ", ".join(one.partition("@")[0] for one in facts["blocked"]))
+    elif member.role == "director":
+        words = _choices(facts["director"])
     else:
         words = ["ready"]
     return "; ".join(words)
+
+
+def _choices(report: Mapping[str, Any]) -> list[str]:
+    """Who acts how often of late, and what the director believes of each."""
+    words = [f"{report['strategy']}, {report['decisions']:,} decisions"]
+    for member, share in report["shares"].items():
+        belief = report["estimates"][member]
+        text = f"{member} {share['recent_choices']:.0%}"
+        if belief["mean"] is not None:
+            half = (belief["high"] - belief["low"]) / 2
+            text += f" ({belief['mean']:.1f} +- {half:.1f})"
+        if member == report["pinned"]:
+            text += " pinned"
+        if member in report["benched"]:
+            text += " benched"
+        words.append(text)
+    return words

@@ -11,7 +11,14 @@ import numpy as np
 from repertory.api import RunResult, train
 from repertory.checkpoints import CheckpointStore
 
-ENVS = {"dqn": "CartPole-v1", "ppo": "CartPole-v1", "td3": "Pendulum-v1", "sac": "Pendulum-v1"}
+ENVS = {
+    "dqn": "CartPole-v1",
+    "ppo": "CartPole-v1",
+    "td3": "Pendulum-v1",
+    "sac": "Pendulum-v1",
+    "dqn,ppo": "CartPole-v1",
+    "td3,sac,ppo": "Pendulum-v1",
+}
 
 # Small, and with as many parts as there are: several copies, n-step windows that a checkpoint cuts,
 # noise with a memory, priorities, normalisers.
@@ -39,8 +46,30 @@ OFF_POLICY: dict[str, Any] = {
 }
 
 
+# Portfolios: several tables, hand-overs within episodes, learner time by choice.
+SETTINGS["dqn,ppo"] = {
+    **{key.replace("learner.", "learners.dqn."): value for key, value in OFF_POLICY.items()},
+    "learners.dqn.n_step": 3,
+    "learners.ppo.segment_length": 16,
+    "director.strategy": "thompson",
+    "director.switch_every": 7,
+    "director.learner_share": "by_choice",
+    "director.updates": "shared",
+}
+SETTINGS["td3,sac,ppo"] = {
+    **{key.replace("learner.", "learners.td3."): value for key, value in OFF_POLICY.items()},
+    **{key.replace("learner.", "learners.sac."): value for key, value in OFF_POLICY.items()},
+    "env.max_episode_steps": 25,
+    "learners.td3.gamma": 0.9,
+    "learners.td3.max_age": 20,
+    "learners.ppo.segment_length": 16,
+    "director.strategy": "exp3",
+}
+
+
 def settings(algo: str, **changes: Any) -> dict[str, Any]:
-    return {**SHARED, **(OFF_POLICY if algo != "ppo" else {}), **SETTINGS[algo], **changes}
+    off_policy = OFF_POLICY if algo in ("dqn", "td3", "sac") else {}
+    return {**SHARED, **off_policy, **SETTINGS[algo], **changes}
 
 
 def small_run(algo: str, run_dir: Path, seed: int = 3, **changes: Any) -> RunResult:
@@ -67,14 +96,11 @@ def timeless_metrics(run_dir: Path) -> list[dict[str, float]]:
     ]
 
 
-def final_weights(run_dir: Path, section: str | None = None) -> dict[str, np.ndarray]:
-    """Every array of the last checkpoint's section; by default that of its one learner: networks,
-    targets, optimisers, generators.
+def final_weights(run_dir: Path, sections: str = "learner-*") -> dict[str, np.ndarray]:
+    """Every array of these sections of the last checkpoint; by default those of the learners:
+    networks, targets, optimisers, generators.
     """
     checkpoint = CheckpointStore(run_dir / "checkpoints").newest_valid()
-    if section is None:
-        (file,) = checkpoint.path.glob("learner-*.json")
-        section = file.stem
     flat: dict[str, np.ndarray] = {}
 
     def walk(tree: Any, path: str) -> None:
@@ -84,5 +110,7 @@ def final_weights(run_dir: Path, section: str | None = None) -> dict[str, np.nda
         elif isinstance(tree, np.ndarray):
             flat[path] = tree
 
-    walk(checkpoint.load(section), section)
+    for file in sorted(checkpoint.path.glob(f"{sections}.json")):
+        walk(checkpoint.load(file.stem), file.stem)
+    assert flat
     return flat

@@ -129,7 +129,8 @@ class Mixture:
         self, size: int, live: range, max_age: int | None, rng: np.random.Generator
     ) -> Array:
         """Each lane in proportion to what it has that is new enough, in random order."""
-        lanes = list(self._lanes.values())
+        # In the order of the portfolio, not of their first items: a restored table draws the same.
+        lanes = [lane for _, lane in sorted(self._lanes.items())]
         counts = np.array([len(lane.places(live, max_age)) for lane in lanes], dtype=np.float64)
         shares = rng.multinomial(size, counts / counts.sum())
         parts = [

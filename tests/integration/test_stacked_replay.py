@@ -141,8 +141,8 @@ def test_a_run_learns_the_same_from_frames_kept_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights, metrics = pixel_run(tmp_path / "once")
-    assert final_weights(tmp_path / "once", "replay")[
-        "replay/storage/columns/observation"
+    assert final_weights(tmp_path / "once", "table-replay")[
+        "table-replay/storage/columns/observation"
     ].shape == (150, 4)
     over_grpc, grpc_metrics = pixel_run(tmp_path / "grpc", **{"replay.transport": "grpc"})
     signature = TableConfig.signature.fget
@@ -158,7 +158,9 @@ def test_a_run_learns_the_same_from_frames_kept_once(
         ),
     )
     plain, plain_metrics = pixel_run(tmp_path / "plain")
-    saved = final_weights(tmp_path / "plain", "replay")["replay/storage/columns/observation"]
+    saved = final_weights(tmp_path / "plain", "table-replay")[
+        "table-replay/storage/columns/observation"
+    ]
     assert saved.shape == (150, 4, 40, 36)
     for name, array in plain.items():
         np.testing.assert_array_equal(weights[name], array, err_msg=name)

@@ -36,9 +36,11 @@ def test_learners_that_can_share_a_table_have_one(tmp_path):
     assert list(tables(tmp_path, **{"learners.far.n_step": 3})) == ["replay", "replay-2", "ppo"]
 
 
-def test_limiter_of_a_shared_table_lets_all_its_learners_sample(tmp_path):
+def test_limiter_of_a_shared_table_holds_each_learner_to_its_own_ratio(tmp_path):
     limiter = tables(tmp_path)["replay"].limiter
-    assert limiter.samples_per_insert == 0.5 * 32 + 0.25 * 64
+    assert limiter.consumers == {0: 0.5 * 32, 1: 0.25 * 64}
+    assert limiter.samples_per_insert is None
+    assert limiter.consumer_buffer_items == 2 * (64 + 2)  # messages of an actor with two copies
     assert limiter.min_size == 400 // 2  # the later one's, on each of two shards
 
 
@@ -56,5 +58,11 @@ def test_discounted_returns_are_there_where_one_of_the_learners_reads_them(tmp_p
     assert "extras/discounted_return" not in tables(tmp_path)["replay"].columns
 
 
-def test_queue_has_room_for_two_rounds_of_all_actors(tmp_path):
-    assert tables(tmp_path)["ppo"].capacity == 2 * 2 * 3
+def test_queue_has_room_for_two_rounds_of_all_actors_and_for_the_lag(tmp_path):
+    assert tables(tmp_path, **{"topology.max_lag": 0})["ppo"].capacity == 2 * 2 * 3
+    assert tables(tmp_path)["ppo"].capacity == (2 + 4) * 2 * 3
+
+
+def test_learners_that_share_are_told_apart_by_provenance(tmp_path):
+    assert tables(tmp_path)["replay"].sampler.name == "mixture"
+    assert tables(tmp_path)["ppo"].sampler.name == "fifo"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -92,7 +93,10 @@ def test_nothing_new_is_said_at_the_deadline() -> None:
 
 
 class RemoteHub:
-    """A real hub behind `method.remote(...)`; answers are there at once."""
+    """A real hub behind `method.remote(...)`; answers are there at once.
+
+    A reference is the value itself, except where a future is made of it.
+    """
 
     def __init__(self) -> None:
         self.hub = WeightHub()
@@ -100,7 +104,23 @@ class RemoteHub:
             setattr(self, name, SimpleNamespace(remote=self._caller(name)))
 
     def _caller(self, name: str) -> Any:
-        return lambda *arguments: run(getattr(self.hub, name)(*arguments))
+        def answer(*arguments: Any) -> Any:
+            value = run(getattr(self.hub, name)(*arguments))
+            return Answer(value) if name == "newer" else value
+
+        return answer
+
+
+class Answer:
+    """What stands for Ray's reference to it."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def future(self) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(self._value)
+        return future
 
 
 @pytest.fixture
