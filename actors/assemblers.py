@@ -52,6 +52,8 @@ class NStep:
     def add(
         self, columns: Mapping[str, Array], terminated: Array, boundary: Array, valid: Array
     ) -> TransitionBatch | None:
+        if self._n == 1:
+            return self._one_step(columns, terminated, valid)
         self._window = [*self._window, dict(columns)][-self._n :]
         previous = np.zeros(len(valid), np.int64) if self._pending is None else self._pending
         pending = np.where(valid, np.minimum(previous + 1, len(self._window)), previous)
@@ -63,6 +65,16 @@ class NStep:
                 emitted.append(self._window_of(length, leaving, terminated))
         self._pending = np.where(boundary & valid, 0, pending)
         return TransitionBatch.concatenate(emitted) if emitted else None
+
+    def _one_step(
+        self, columns: Mapping[str, Array], terminated: Array, valid: Array
+    ) -> TransitionBatch | None:
+        """Nothing waits for a later step, so nothing is remembered."""
+        discount = np.where(terminated, 0, self._gamma).astype(np.float32)
+        steps = TransitionBatch.from_columns({**columns, "discount": discount})
+        if valid.all():
+            return steps
+        return steps.select(valid) if valid.any() else None
 
     def cut(self, copies: Array) -> TransitionBatch | None:
         if self._pending is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -64,16 +65,18 @@ class EnvSpec:
         Continuous: [-1, 1] goes affinely onto [low, high] of each dimension; one without two finite
         bounds is only clipped. Discrete: counted from the space's own start.
         """
-        low, high = np.asarray(self.action_low), np.asarray(self.action_high)
         if self.action_kind != "continuous":
             from_zero = action.reshape(-1, *self.action_shape)
-            return (from_zero + low.astype(np.int64).reshape(self.action_shape)).astype(
-                self.action_dtype
-            )
-        finite = np.isfinite(low) & np.isfinite(high)
-        low_or_zero, high_or_zero = np.where(finite, low, 0.0), np.where(finite, high, 0.0)
-        scaled = low_or_zero + (np.clip(action, -1, 1) + 1) / 2 * (high_or_zero - low_or_zero)
-        mapped = np.clip(np.where(finite, scaled, action), low, high)
+            low = np.asarray(self.action_low).astype(np.int64)
+            return (from_zero + low.reshape(self.action_shape)).astype(self.action_dtype)
+        low, high, finite = _bounds(self.action_low, self.action_high)
+        if finite.all():
+            mapped = low + (np.clip(action, -1, 1) + 1) / 2 * (high - low)
+        else:
+            low_or_zero, high_or_zero = np.where(finite, low, 0.0), np.where(finite, high, 0.0)
+            scaled = low_or_zero + (np.clip(action, -1, 1) + 1) / 2 * (high_or_zero - low_or_zero)
+            mapped = np.where(finite, scaled, action)
+        mapped = np.clip(mapped, low, high)
         return mapped.reshape(-1, *self.action_shape).astype(self.action_dtype)
 
     def random_actions(self, count: int, rng: np.random.Generator) -> Array:
@@ -168,3 +171,10 @@ def _describe_actions(action: spaces.Space[Any], env_id: str) -> dict[str, Any]:
         "action_shape": tuple(action.shape),
         "action_dtype": np.dtype(action.dtype).str,
     }
+
+
+@lru_cache(maxsize=64)
+def _bounds(low: tuple[float, ...], high: tuple[float, ...]) -> tuple[Array, Array, Array]:
+    """As arrays, and where both are finite; asked for at every step."""
+    lowest, highest = np.asarray(low), np.asarray(high)
+    return lowest, highest, np.isfinite(lowest) & np.isfinite(highest)

@@ -6,7 +6,7 @@ card can rebuild it without the algorithm that trained it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from repertory.config import LearnerConfig
 from repertory.errors import CheckpointError
 from repertory.parts import lookup
+from repertory.policies.lean import MOST_ROWS, LeanView
 from repertory.policies.normalizer import Normalizer
 from repertory.settings import PartSettings
 from repertory.specs import EnvSpec
@@ -39,7 +40,11 @@ def policy_settings(learner: LearnerConfig) -> dict[str, Any]:
 
 
 class TorchPolicy(nn.Module):
-    """Subclasses build their network in `__init__` and say in `_act` what to do."""
+    """Subclasses build their network in `__init__` and say in `_act` what to do.
+
+    Where the network is a plain chain of layers, a subclass names them in `layers` and says in
+    `decide` what follows from their outputs: then a few rows at a time go without torch.
+    """
 
     extras: Mapping[str, ColumnSpec]
 
@@ -56,18 +61,43 @@ class TorchPolicy(nn.Module):
             observations=config.normalize_observation and spec.observation_kind == "vector",
             rewards=config.normalize_reward,
         )
+        self._lean = LeanView()
 
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
     def act(self, observation: Array, rng: np.random.Generator | None) -> Acted:
+        if len(observation) <= MOST_ROWS:
+            network = self._lean.of(self._plain_layers)
+            if network is not None:
+                return self.decide(network(observation), rng)
         with torch.inference_mode():
             tensor = torch.as_tensor(observation).to(self.device, non_blocking=True)
             return self._act(self.normalizer.observation(tensor), rng)
 
     def _act(self, observation: Tensor, rng: np.random.Generator | None) -> Acted:
+        outputs = observation
+        for layer in self.layers():
+            outputs = layer(outputs)
+        return self.decide(outputs.cpu().numpy(), rng)
+
+    def layers(self) -> Sequence[nn.Module]:
+        """From normalised observations to what `decide` takes; none: `_act` does it all."""
+        return ()
+
+    def decide(self, outputs: Array, rng: np.random.Generator | None) -> Acted:
+        """The actions for these outputs of the last layer [B, ...]."""
         raise NotImplementedError
+
+    def _plain_layers(self) -> Sequence[nn.Module]:
+        return () if self.normalizer.observation_moments is not None else self.layers()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> TorchPolicy:
+        """Parameters move to another device or type."""
+        self._lean = LeanView()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def weights(self) -> dict[str, Array]:
         """A copy of every parameter and buffer."""

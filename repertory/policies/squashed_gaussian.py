@@ -9,6 +9,7 @@ With u ~ N(mean(s), std(s)) and a = tanh(u), the density of a needs the Jacobian
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -16,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from repertory.policies.networks import Torso
-from repertory.policies.policy import PolicyConfig, TorchPolicy, gaussian_noise
+from repertory.policies.policy import PolicyConfig, TorchPolicy
 from repertory.specs import EnvSpec
-from repertory.types import Acted
+from repertory.types import Acted, Array
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 
@@ -42,12 +43,16 @@ class SquashedGaussianPolicy(TorchPolicy):
         mean, log_std = self(observation)
         return squash(mean, log_std, noise)
 
-    def _act(self, observation: Tensor, rng: np.random.Generator | None) -> Acted:
-        mean, log_std = self(observation)
+    def layers(self) -> Sequence[nn.Module]:
+        return (self.torso.dense, self.head)
+
+    def decide(self, outputs: Array, rng: np.random.Generator | None) -> Acted:
+        size = self.spec.action_size
+        mean, log_std = outputs[:, :size], outputs[:, size:]
         if rng is None:
-            return Acted(torch.tanh(mean).cpu().numpy())
-        noise = gaussian_noise(mean.shape, rng, mean)
-        return Acted(torch.tanh(mean + log_std.exp() * noise).cpu().numpy())
+            return Acted(np.tanh(mean))
+        std = np.exp(np.clip(log_std, LOG_STD_MIN, LOG_STD_MAX))
+        return Acted(np.tanh(mean + std * rng.standard_normal(mean.shape, dtype=np.float32)))
 
 
 def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
