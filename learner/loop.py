@@ -40,13 +40,16 @@ class LearnerLoop:
         *,
         batch_size: int,
         send_priorities: bool,
+        own_policy: int | None = None,
     ) -> None:
+        """`own_policy`: its place in a portfolio, where others' experience is among the samples."""
         self.algorithm = algorithm
         self.state = state
         self.averages = MetricAverages()
         self.batch_size = batch_size  # of the next draw
         self._replay = replay
         self._send_priorities = send_priorities
+        self._own_policy = own_policy
 
     @property
     def updates(self) -> int:
@@ -69,6 +72,9 @@ class LearnerLoop:
         if self._send_priorities and result.priorities is not None:
             self._send(sample.keys, np.asarray(result.priorities.cpu()))
         self.averages.add(result.metrics)
+        if self._own_policy is not None:
+            own = float((sample.batch.policy_id == self._own_policy).mean())
+            self.averages.add({"own_experience": own})
         return result.metrics
 
     def _send(self, keys: Array, priorities: Array) -> None:

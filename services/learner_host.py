@@ -88,6 +88,7 @@ class LearnerHost(Process):
             replay,
             batch_size=items,
             send_priorities=sends_priorities(config),
+            own_policy=list(config.learners).index(learner) if len(config.learners) > 1 else None,
         )
         self._publisher: WeightPublisher | SilentPublisher = SilentPublisher()
         if rank == 0:

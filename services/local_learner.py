@@ -63,6 +63,7 @@ class LocalLearner:
             replay,
             batch_size=batch_size(run_config, config, actors=1),
             send_priorities=sends_priorities(run_config),
+            own_policy=None if alone else self.place,
         )
 
     @property

@@ -153,7 +153,9 @@ def _await_end(process_id: int, timeout_seconds: float) -> None:
     except ProcessLookupError:
         return
     try:  # readable once it has ended
-        assert select.select([watch], [], [], max(0.0, timeout_seconds))[0], process_id
+        if not select.select([watch], [], [], max(0.0, timeout_seconds))[0]:
+            words = Path(f"/proc/{process_id}/cmdline").read_bytes().replace(b"\0", b" ")
+            raise AssertionError(f"{process_id} is still there: {words.decode()}")
     finally:
         os.close(watch)
 
