@@ -14,10 +14,12 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $(STAMP)
 
-# A distributed run on this machine: Ray, two shards, two actors, a learner, an evaluator, Valkey.
+# A portfolio on this machine: Ray, two shards, two actors, two learners and their director, an
+# evaluator, Valkey. The director's shares are in the last lines of `repertory status` and in the metrics.
 demo: $(STAMP)
 	rm -rf runs/demo
-	$(BIN)/repertory train CartPole-v1 --algo ppo --seed 1 --actors 2 --shards 2 --run-dir runs/demo
+	$(BIN)/repertory train CartPole-v1 --algo dqn,ppo --strategy ucb --seed 1 --steps 50000 \
+	  --actors 2 --shards 2 --run-dir runs/demo
 	$(BIN)/repertory eval runs/demo --policy best --episodes 20
 	$(BIN)/repertory play runs/demo --gif runs/demo/cartpole.gif
 	$(BIN)/repertory plot runs/demo --out runs/demo/curves.png
