@@ -137,7 +137,8 @@ class Blueprint:
             control=self._control.address,
             shards=self.shard_addresses(),
             window_bytes=self._window_bytes(),
-            hub=self._hub,
+            # The director itself needs neither: Ray can start it again from what it was made of.
+            hub=None if name == "director" else self._hub,
             director=None if name == "director" else self.direction.actor,
             user_paths=self._user_paths,
             counters={"env_steps": env_steps},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from rich.console import Console, Group
@@ -25,6 +26,7 @@ class Status:
     evaluation: float | None  # mean of the last evaluation, without
     best_evaluation: float | None
     elapsed_seconds: float
+    shares: Mapping[str, float] = field(default_factory=dict)  # of acting, by policy of a portfolio
 
     @property
     def remaining_seconds(self) -> float | None:
@@ -77,6 +79,7 @@ class PlainLines:
             f"{status.updates_per_second:.0f} updates/s",
             f"return {_number(status.mean_return)}",
             f"evaluation {_number(status.evaluation)}",
+            _acting(status),
             f"ETA {_clock(remaining)}" if remaining is not None else "",
         ]
         self._say("  ".join(part for part in parts if part))
@@ -115,7 +118,7 @@ class LiveDisplay:
 
     def update(self, status: Status) -> None:
         self._bar.update(self._task, completed=min(status.env_steps, status.total_steps))
-        self._live.update(Group(self._bar, _table(status)))
+        self._live.update(Group(self._bar, _table(status), _acting(status)))
 
     def message(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False)
@@ -139,6 +142,12 @@ def _table(status: Status) -> Table:
         _number(status.best_evaluation),
     )
     return table
+
+
+def _acting(status: Status) -> str:
+    """Who acts how often of late."""
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in status.shares.items())
+    return f"acting {shares}" if shares else ""
 
 
 def _number(value: float | None) -> str:

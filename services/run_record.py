@@ -53,6 +53,7 @@ class RunRecord:
         self.stop_reason: str | None = None
         self._elapsed_before = 0.0
         self._logged_at = -1
+        self._shares: Mapping[str, float] = {}
         if checkpoint is not None:
             self._restore(checkpoint)
         self._log = MetricLog(
@@ -92,6 +93,11 @@ class RunRecord:
                 "lower learner.lr or set learner.max_grad_norm"
             )
         self._meter(env_steps, updates).update(env_steps, updates)
+        self._shares = {
+            name: extra[f"director/{name}/share"]
+            for name in self._config.learners
+            if f"director/{name}/share" in extra
+        }
         status = self.status(env_steps, updates)
         metrics = {
             **self._read_episodes(),
@@ -188,6 +194,7 @@ class RunRecord:
             evaluation=self.evaluations.last_mean(),
             best_evaluation=self.evaluations.best_mean(),
             elapsed_seconds=self.elapsed_seconds,
+            shares=self._shares,
         )
 
     def _meter(self, env_steps: int, updates: int) -> RateMeter:
