@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import shutil
 import socket
 import sys
@@ -93,10 +94,7 @@ class Cluster(Closing):
                     f"the Ray cluster at {address} refuses the token in {file}: "
                     "give --token-file with the one it was started with"
                 ) from error
-            reason = " ".join(str(error).split())[:300]
-            raise RepertoryError(
-                f"the Ray cluster at {address} does not let us in: {reason}"
-            ) from error
+            raise RepertoryError(_why_not_let_in(address, str(error))) from error
 
 
 def _check_that_somebody_listens(address: str) -> None:
@@ -116,6 +114,21 @@ def _check_that_somebody_listens(address: str) -> None:
             f"no Ray cluster answers at {address}: {error.strerror or error}; start one with "
             "`ray start --head`, or leave --address out"
         ) from error
+
+
+def _why_not_let_in(address: str, said: str) -> str:
+    """In a sentence of ours, where it is one of the usual reasons."""
+    if said.startswith("Version mismatch"):
+        # Ray's message names both, theirs first, each on a line of its own.
+        theirs, ours = (
+            f"Ray {version} on Python {python}"
+            for version, python in re.findall(r"Ray: (\S+)\s+Python: (\S+)", said)
+        )
+        return (
+            f"the Ray cluster at {address} runs {theirs}, and this is {ours}: "
+            "the same versions must be installed on both sides"
+        )
+    return f"the Ray cluster at {address} does not let us in: {' '.join(said.split())[:300]}"
 
 
 @contextlib.contextmanager

@@ -85,25 +85,18 @@ class RayCluster:
         return ("--address", self.address, "--token-file", str(self.token_file))
 
 
-@pytest.fixture(scope="module")
-def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
-    """Somebody else's, with a token."""
-    folder = tmp_path_factory.mktemp("ray")
+@contextlib.contextmanager
+def started_ray(folder: Path, version: str | None = None) -> Iterator[RayCluster]:
+    """With a token. `version` is the one that it takes itself for."""
     token_file = folder / "token"
     token_file.write_text(secrets.token_hex(32))
     port = free_port()
+    pretence = "" if version is None else f"ray.__version__ = {version!r}; "
+    program = f"import ray; {pretence}from ray.scripts.scripts import main; main()"
     head = subprocess.Popen(
         [
-            str(Path(sys.executable).with_name("ray")),
-            "start",
-            "--head",
-            "--block",
-            "--port",
-            str(port),
-            "--num-cpus",
-            "2",
-            "--include-dashboard",
-            "false",
+            sys.executable, "-c", program, "start", "--head", "--block", "--port", str(port),
+            "--num-cpus", "2", "--include-dashboard", "false",
         ],
         env={
             **os.environ,
@@ -115,7 +108,7 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-    )
+    )  # fmt: skip
     deadline = time.monotonic() + 60.0
     while True:
         try:
@@ -126,9 +119,18 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster
             with contextlib.suppress(subprocess.TimeoutExpired):
                 head.wait(0.1)
                 raise AssertionError("ray start has ended") from None
-    yield RayCluster(f"127.0.0.1:{port}", token_file)
-    head.terminate()
-    head.wait(60)
+    try:
+        yield RayCluster(f"127.0.0.1:{port}", token_file)
+    finally:
+        head.terminate()
+        head.wait(60)
+
+
+@pytest.fixture(scope="module")
+def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    """Somebody else's."""
+    with started_ray(tmp_path_factory.mktemp("ray")) as cluster:
+        yield cluster
 
 
 def test_a_wrong_token(tmp_path: Path, ray_cluster: RayCluster) -> None:
@@ -136,6 +138,13 @@ def test_a_wrong_token(tmp_path: Path, ray_cluster: RayCluster) -> None:
     wrong.write_text(secrets.token_hex(32))
     options = ("--address", ray_cluster.address, "--token-file", str(wrong))
     assert f"refuses the token in {wrong}" in refusal(tmp_path / "run", *options)
+
+
+def test_a_cluster_of_another_version(tmp_path: Path) -> None:
+    with started_ray(tmp_path, version="2.0.0") as cluster:
+        sentence = refusal(tmp_path / "run", *cluster.options)
+    assert f"the Ray cluster at {cluster.address} runs Ray 2.0.0 on Python" in sentence
+    assert "the same versions must be installed on both sides" in sentence
 
 
 def test_two_runs_in_one_cluster_do_not_disturb_each_other(
