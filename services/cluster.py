@@ -29,6 +29,13 @@ LOOPBACK = "127.0.0.1"
 OBJECT_STORE_BYTES = 256 * 2**20  # weights, a few versions of each policy
 NAMESPACE = "repertory"
 CONNECT_SECONDS = 5.0
+TRIES_TO_START = 3
+
+logger = logging.getLogger(__name__)
+
+
+class _NotStarted(Exception):
+    """Ray, here, for the reason given."""
 
 
 class Cluster(Closing):
@@ -36,14 +43,27 @@ class Cluster(Closing):
 
     def __init__(self, address: str | None = None, cores: int | None = None) -> None:
         """Without an address Ray is started here, for this run alone."""
-        self._folder = Path(tempfile.mkdtemp(prefix="repertory-ray-"))  # sockets: a short path
-        self._guardian = Guardian(self._folder)
-        try:
-            with _private_folder(self._folder), self._guardian.marking():
-                self._connect(address, cores)
-        except BaseException:
-            self.close()
-            raise
+        failures = 0
+        while True:
+            self._folder = Path(tempfile.mkdtemp(prefix="repertory-ray-"))  # sockets: a short path
+            self._guardian = Guardian(self._folder)
+            try:
+                with _private_folder(self._folder), self._guardian.marking():
+                    self._connect(address, cores)
+                return
+            except _NotStarted as error:
+                ray.shutdown()
+                self._guardian.clear()  # what was started is of no use, and would stay
+                failures += 1
+                if failures == TRIES_TO_START:
+                    raise RepertoryError(
+                        f"Ray did not start here, {failures} times in a row: {error}; "
+                        "the machine may have too much to do, or too little memory left"
+                    ) from error
+                logger.warning("Ray did not start, and is started again: %s", error)
+            except BaseException:
+                self.close()
+                raise
 
     def machines(self) -> Machines:
         """All nodes together."""
@@ -62,6 +82,13 @@ class Cluster(Closing):
 
     def _connect(self, address: str | None, cores: int | None) -> None:
         if address is None:
+            self._start(cores)
+        else:
+            _join(address)
+
+    def _start(self, cores: int | None) -> None:
+        """Ray gives a machine half a minute, which one that is busy may not have."""
+        try:
             ray.init(
                 address="local",
                 num_cpus=cores,
@@ -73,28 +100,32 @@ class Cluster(Closing):
                 _node_ip_address=LOOPBACK,
                 _temp_dir=str(self._folder / "ray"),
             )
-            return
-        _check_that_somebody_listens(address)
-        said = ""
-        try:
-            with _stderr_of_ray() as stderr:
-                try:
-                    ray.init(
-                        address=address,
-                        logging_level=logging.ERROR,
-                        log_to_driver=False,
-                        namespace=NAMESPACE,
-                    )
-                finally:
-                    said = stderr()
-        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            if "InvalidAuthToken" in said or "Unauthenticated" in said:
-                file = os.environ["RAY_AUTH_TOKEN_PATH"]
-                raise RepertoryError(
-                    f"the Ray cluster at {address} refuses the token in {file}: "
-                    "give --token-file with the one it was started with"
-                ) from error
-            raise RepertoryError(_why_not_let_in(address, str(error))) from error
+        except Exception as error:  # nothing more special is raised
+            raise _NotStarted(" ".join(str(error).split())[:300].rstrip(".")) from error
+
+
+def _join(address: str) -> None:
+    _check_that_somebody_listens(address)
+    said = ""
+    try:
+        with _stderr_of_ray() as stderr:
+            try:
+                ray.init(
+                    address=address,
+                    logging_level=logging.ERROR,
+                    log_to_driver=False,
+                    namespace=NAMESPACE,
+                )
+            finally:
+                said = stderr()
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        if "InvalidAuthToken" in said or "Unauthenticated" in said:
+            file = os.environ["RAY_AUTH_TOKEN_PATH"]
+            raise RepertoryError(
+                f"the Ray cluster at {address} refuses the token in {file}: "
+                "give --token-file with the one it was started with"
+            ) from error
+        raise RepertoryError(_why_not_let_in(address, str(error))) from error
 
 
 def _check_that_somebody_listens(address: str) -> None:
