@@ -188,7 +188,8 @@ def test_packages_of_the_user_with_our_names_change_nothing(tmp_path: Path) -> N
         "import gymnasium\n\ndef make(**kwargs):\n"
         "    return gymnasium.make('CartPole-v1', **kwargs)\n"
     )
-    run_dir = tmp_path / "run"
+    # And so is the run directory, by a path that means something else to processes elsewhere.
+    run_dir = Path("runs") / "mine"
     script = Path(sys.executable).with_name("repertory")
     done = subprocess.run(
         [script, "train", "my_envs:make", "--algo", "dqn", "--run-dir", run_dir, *TINY_RUN],
@@ -200,4 +201,4 @@ def test_packages_of_the_user_with_our_names_change_nothing(tmp_path: Path) -> N
     )
     assert done.returncode == 0, done.stderr
     assert "finished:" in done.stdout
-    assert "restarting" not in (run_dir / "events.jsonl").read_text()
+    assert "restarting" not in (tmp_path / "user" / run_dir / "events.jsonl").read_text()
