@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import re
-import shutil
 import socket
 import sys
 import tempfile
@@ -77,8 +76,7 @@ class Cluster(Closing):
 
     def close(self) -> None:
         ray.shutdown()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._guardian.close()
+        self._guardian.clear()  # some of Ray's own end a little later
 
     def _connect(self, address: str | None, cores: int | None) -> None:
         if address is None:
