@@ -196,7 +196,7 @@ def test_packages_of_the_user_with_our_names_change_nothing(tmp_path: Path) -> N
         cwd=tmp_path / "user",
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
