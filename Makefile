@@ -36,7 +36,7 @@ test-all: $(STAMP)
 # Kills and cuts while a run trains: DQN, then PPO. For example: make chaos ARGS="--seed 2"
 chaos: $(STAMP)
 	$(BIN)/python tests/chaos.py --algo dqn --faults 60 $(ARGS)
-	$(BIN)/python tests/chaos.py --algo ppo --faults 40 $(ARGS)
+	$(BIN)/python tests/chaos.py --algo ppo --steps 150000 --faults 40 $(ARGS)
 
 # Half an hour: does anything grow?
 soak: $(STAMP)

@@ -57,9 +57,14 @@ class ControlAddress:
     url: str  # redis://host:port/0, rediss://..., unix:///path
     password_file: Path | None = None
 
+    def __post_init__(self) -> None:
+        """Those who get an address work in folders of their own."""
+        if self.password_file is not None:
+            object.__setattr__(self, "password_file", self.password_file.resolve())
+
     def to_json(self) -> dict[str, str | None]:
         file = self.password_file
-        return {"url": self.url, "password_file": None if file is None else str(file.resolve())}
+        return {"url": self.url, "password_file": None if file is None else str(file)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, str | None]) -> ControlAddress:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
+import re
 import socket
 import sys
 import tempfile
@@ -28,6 +28,13 @@ LOOPBACK = "127.0.0.1"
 OBJECT_STORE_BYTES = 256 * 2**20  # weights, a few versions of each policy
 NAMESPACE = "repertory"
 CONNECT_SECONDS = 5.0
+TRIES_TO_START = 3
+
+logger = logging.getLogger(__name__)
+
+
+class _NotStarted(Exception):
+    """Ray, here, for the reason given."""
 
 
 class Cluster(Closing):
@@ -35,14 +42,27 @@ class Cluster(Closing):
 
     def __init__(self, address: str | None = None, cores: int | None = None) -> None:
         """Without an address Ray is started here, for this run alone."""
-        self._folder = Path(tempfile.mkdtemp(prefix="repertory-ray-"))  # sockets: a short path
-        self._guardian = Guardian(self._folder)
-        try:
-            with _private_folder(self._folder), self._guardian.marking():
-                self._connect(address, cores)
-        except BaseException:
-            self.close()
-            raise
+        failures = 0
+        while True:
+            self._folder = Path(tempfile.mkdtemp(prefix="repertory-ray-"))  # sockets: a short path
+            self._guardian = Guardian(self._folder)
+            try:
+                with _private_folder(self._folder), self._guardian.marking():
+                    self._connect(address, cores)
+                return
+            except _NotStarted as error:
+                ray.shutdown()
+                self._guardian.clear()  # what was started is of no use, and would stay
+                failures += 1
+                if failures == TRIES_TO_START:
+                    raise RepertoryError(
+                        f"Ray did not start here, {failures} times in a row: {error}; "
+                        "the machine may have too much to do, or too little memory left"
+                    ) from error
+                logger.warning("Ray did not start, and is started again: %s", error)
+            except BaseException:
+                self.close()
+                raise
 
     def machines(self) -> Machines:
         """All nodes together."""
@@ -56,11 +76,17 @@ class Cluster(Closing):
 
     def close(self) -> None:
         ray.shutdown()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._guardian.close()
+        self._guardian.clear()  # some of Ray's own end a little later
 
     def _connect(self, address: str | None, cores: int | None) -> None:
         if address is None:
+            self._start(cores)
+        else:
+            _join(address)
+
+    def _start(self, cores: int | None) -> None:
+        """Ray gives a machine half a minute, which one that is busy may not have."""
+        try:
             ray.init(
                 address="local",
                 num_cpus=cores,
@@ -72,31 +98,32 @@ class Cluster(Closing):
                 _node_ip_address=LOOPBACK,
                 _temp_dir=str(self._folder / "ray"),
             )
-            return
-        _check_that_somebody_listens(address)
-        said = ""
-        try:
-            with _stderr_of_ray() as stderr:
-                try:
-                    ray.init(
-                        address=address,
-                        logging_level=logging.ERROR,
-                        log_to_driver=False,
-                        namespace=NAMESPACE,
-                    )
-                finally:
-                    said = stderr()
-        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            if "InvalidAuthToken" in said or "Unauthenticated" in said:
-                file = os.environ["RAY_AUTH_TOKEN_PATH"]
-                raise RepertoryError(
-                    f"the Ray cluster at {address} refuses the token in {file}: "
-                    "give --token-file with the one it was started with"
-                ) from error
-            reason = " ".join(str(error).split())[:300]
+        except Exception as error:  # nothing more special is raised
+            raise _NotStarted(" ".join(str(error).split())[:300].rstrip(".")) from error
+
+
+def _join(address: str) -> None:
+    _check_that_somebody_listens(address)
+    said = ""
+    try:
+        with _stderr_of_ray() as stderr:
+            try:
+                ray.init(
+                    address=address,
+                    logging_level=logging.ERROR,
+                    log_to_driver=False,
+                    namespace=NAMESPACE,
+                )
+            finally:
+                said = stderr()
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        if "InvalidAuthToken" in said or "Unauthenticated" in said:
+            file = os.environ["RAY_AUTH_TOKEN_PATH"]
             raise RepertoryError(
-                f"the Ray cluster at {address} does not let us in: {reason}"
+                f"the Ray cluster at {address} refuses the token in {file}: "
+                "give --token-file with the one it was started with"
             ) from error
+        raise RepertoryError(_why_not_let_in(address, str(error))) from error
 
 
 def _check_that_somebody_listens(address: str) -> None:
@@ -116,6 +143,21 @@ def _check_that_somebody_listens(address: str) -> None:
             f"no Ray cluster answers at {address}: {error.strerror or error}; start one with "
             "`ray start --head`, or leave --address out"
         ) from error
+
+
+def _why_not_let_in(address: str, said: str) -> str:
+    """In a sentence of ours, where it is one of the usual reasons."""
+    if said.startswith("Version mismatch"):
+        # Ray's message names both, theirs first, each on a line of its own.
+        theirs, ours = (
+            f"Ray {version} on Python {python}"
+            for version, python in re.findall(r"Ray: (\S+)\s+Python: (\S+)", said)
+        )
+        return (
+            f"the Ray cluster at {address} runs {theirs}, and this is {ours}: "
+            "the same versions must be installed on both sides"
+        )
+    return f"the Ray cluster at {address} does not let us in: {' '.join(said.split())[:300]}"
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from pathlib import Path
 from repertory.closing import Closing
 
 MARK = "REPERTORY_GUARDIAN"
-STOP_SECONDS = 10.0
+STOP_SECONDS = 30.0  # it needs a moment; a busy machine may give it late
 
 # Started without site-packages, so that it is there at once and costs next to nothing.
 _PROGRAM = """
@@ -65,6 +65,7 @@ class Guardian(Closing):
     def __init__(self, *folders: Path, grace_seconds: float = 3.0) -> None:
         """`folders` are what the head itself would take away at its end."""
         self._mark = f"{MARK}={uuid.uuid4().hex}"
+        self._grace_seconds = grace_seconds
         arguments = [self._mark, str(grace_seconds), *(str(folder) for folder in folders)]
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _PROGRAM, *arguments],
@@ -85,6 +86,10 @@ class Guardian(Closing):
             yield
         finally:
             del os.environ[name]
+
+    def clear(self) -> None:
+        """Ends what is marked, as if the head were gone; the guardian goes with it."""
+        self._process.communicate("", timeout=self._grace_seconds + STOP_SECONDS)
 
     def close(self) -> None:
         self._process.communicate("done", timeout=STOP_SECONDS)

@@ -136,15 +136,17 @@ def _how_it_ended(started: _Started) -> Observed:
         ray.get(started.running)
     except ray.exceptions.RayTaskError as error:
         cause = error.cause if isinstance(error.cause, RepertoryError) else error
-        return Observed(running=False, reason=_one_line(cause))
+        return Observed(running=False, reason=in_one_line(cause))
     except ray.exceptions.RayError as error:
-        return Observed(running=False, reason=_one_line(error))
+        return Observed(running=False, reason=in_one_line(error))
     return Observed(running=False, finished=started.kill_at is not None, reason="it returned")
 
 
-def _one_line(error: BaseException) -> str:
+def in_one_line(error: BaseException) -> str:
     """The sentence that says most: Ray's own messages are pages."""
     text = " ".join(str(error).split())
     if "died" in text and "Worker exit detail" in text:
         return text.partition("Worker exit detail: ")[2][:120]
+    if 'File "' in text:  # a traceback: its last line is the error
+        text = str(error).strip().splitlines()[-1].strip()
     return (text or type(error).__name__)[-300:]

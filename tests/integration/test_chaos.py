@@ -41,7 +41,7 @@ def test_training_survives_one_fault_of_every_kind(tmp_path: Path) -> None:
     assert report.best_return >= SHORT_BAR
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_learner_and_a_hub_that_die_together_publish_nothing_older(tmp_path: Path) -> None:
     """Neither remembers what was published last, but those who act with it do."""
     train = Train(tmp_path)

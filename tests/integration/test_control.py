@@ -149,6 +149,17 @@ def test_the_password_is_asked_for_and_kept_from_others(
         Control(ControlAddress(server.address.url, wrong), "run-1").counters()
 
 
+def test_an_address_means_the_same_in_every_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("secret").write_text("password")
+    address = ControlAddress("redis://127.0.0.1:1/0", Path("secret"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    address.connect().close()  # reads the file
+
+
 def test_a_server_that_is_not_there_is_said_so() -> None:
     control = Control(ControlAddress("redis://127.0.0.1:1/0"), "run-1")
     with pytest.raises(ControlUnavailable, match=r"redis://127\.0\.0\.1:1/0"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from distributed_runs import Train, command, log_of
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.fixture

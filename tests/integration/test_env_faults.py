@@ -12,7 +12,7 @@ from faulty_envs import LENGTH
 
 from services.topology import control_of
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 SILENCE_SECONDS = 8.0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from distributed_runs import Train
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 LEARNING_STARTS = 400
 # Of 5000 steps and more the limiters let one side run ahead by 2 messages of 17 steps for each of
