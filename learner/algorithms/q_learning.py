@@ -112,8 +112,8 @@ class QLearning:
         q = policy.table.view(-1)[entry]
         error = target - q
         # Of all replicas: each then makes the same table of the same rows.
-        rows = [joined_rows(column) for column in (entry, target, batch.weights)]
-        move(policy.table.view(-1), *rows, self.config.lr)
+        entries, targets = joined_rows(entry), joined_rows(target)
+        move(policy.table.view(-1), entries, targets, joined_rows(batch.weights), self.config.lr)
 
         state.updates += 1
         loss = 0.5 * (batch.weights * error.square()).mean()
@@ -135,7 +135,8 @@ def move(q: Tensor, entry: Tensor, target: Tensor, weights: Tensor, lr: float) -
         return torch.zeros_like(entries, dtype=column.dtype).index_add_(0, place, column)
 
     mean_target = summed(weights * target) / summed(weights).clamp_min(1e-30)
-    step = -torch.expm1(summed(torch.log1p(-lr * weights)))  # 1 - product of (1 - lr w)
+    kept = torch.log1p(-(lr * weights).clamp(max=1))  # the logarithm of 1 - lr w
+    step = -torch.expm1(summed(kept))  # 1 - product of (1 - lr w)
     q[entries] += step * (mean_target - q[entries])
 
 
