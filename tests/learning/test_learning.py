@@ -16,7 +16,10 @@ from repertory.api import evaluate, train
 TASKS = [
     ("sac", "Pendulum-v1", 15_000, -200),
     ("td3", "Pendulum-v1", 15_000, -200),
+    ("ddpg", "Pendulum-v1", 10_000, -200),
     ("dqn", "CartPole-v1", 50_000, 450),
+    ("sac_discrete", "CartPole-v1", 10_000, 300),
+    ("q_learning", "CartPole-v1", 20_000, 150),
     ("ppo", "CartPole-v1", 100_000, 450),
 ]
 # Without a target network Q runs away at the preset's pace: small steps, a small network.

@@ -88,6 +88,8 @@ class DdpgReference:
         action = policy_trace[-1]
         trace = self.critic.forward(np.hstack([observation, action]))
         _, d_input = self.critic.backward(trace, np.full_like(trace[-1], -1 / len(observation)))
-        d_action = d_input[:, observation.shape[1] :] + self.action_penalty * 2 * action / action.size
+        d_action = (
+            d_input[:, observation.shape[1] :] + self.action_penalty * 2 * action / action.size
+        )
         loss = -float(trace[-1].mean()) + self.action_penalty * float(np.mean(action**2))
         return loss, self.policy.backward(policy_trace, d_action)[0]

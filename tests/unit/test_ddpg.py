@@ -116,9 +116,9 @@ def test_the_example_reaches_both_ends_of_the_clipped_target() -> None:
     """Otherwise the case `clipped target` above would prove nothing."""
     _, _, reference = make(**SWITCHES["clipped target"])
     target = reference.target(sample_of())
-    assert 0 < (target == -0.5).sum()
-    assert 0 < (target == 0.5).sum()
-    assert 0 < (np.abs(target) < 0.5).sum()
+    assert (target == -0.5).sum() > 0
+    assert (target == 0.5).sum() > 0
+    assert (np.abs(target) < 0.5).sum() > 0
 
 
 def test_target_has_no_noise_and_looks_at_the_next_observation_only() -> None:
@@ -217,7 +217,9 @@ def test_target_range_that_is_none_is_refused_in_a_sentence(given: list[float]) 
 
 
 def test_exploration_is_apart_and_can_be_another() -> None:
-    config = resolve("Pendulum-v1", ["ddpg"], overrides={"learner.exploration": "ornstein_uhlenbeck"})
+    config = resolve(
+        "Pendulum-v1", ["ddpg"], overrides={"learner.exploration": "ornstein_uhlenbeck"}
+    )
     assert config.learners["ddpg"].exploration.name == "ornstein_uhlenbeck"
     assert resolve("Pendulum-v1", ["ddpg"]).learners["ddpg"].exploration.name == "gaussian"
 

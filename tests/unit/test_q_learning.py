@@ -105,7 +105,9 @@ def test_float32_observations_fall_where_they_do_in_the_learner() -> None:
     with torch.no_grad():
         state.policy.table.copy_(torch.randn(24, ACTIONS))
         best = state.policy(torch.from_numpy(observation)).argmax(-1)
-    np.testing.assert_array_equal(state.policy.act(observation, None).action, best)
+    action = state.policy.act(observation, None).action
+    np.testing.assert_array_equal(action, best)
+    assert (action.shape, action.dtype) == ((100,), np.int64)
 
 
 # Updates
@@ -274,9 +276,7 @@ def test_refusal_comes_before_anything_starts() -> None:
 
 def test_normalised_observations_are_refused_in_a_sentence() -> None:
     with pytest.raises(UsageError, match="normalize_observation = true is refused: the bins of"):
-        resolve(
-            "CartPole-v1", ["q_learning"], overrides={"learner.normalize_observation": True}
-        )
+        resolve("CartPole-v1", ["q_learning"], overrides={"learner.normalize_observation": True})
 
 
 def test_bins_may_be_one_number_for_all() -> None:
