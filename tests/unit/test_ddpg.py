@@ -212,7 +212,7 @@ def test_targets_begin_as_copies_and_take_no_gradient() -> None:
 
 @pytest.mark.parametrize("given", [[0, -50], [1, 1]])
 def test_target_range_that_is_none_is_refused_in_a_sentence(given: list[float]) -> None:
-    with pytest.raises(UsageError, match="target_range = .* the low end comes first"):
+    with pytest.raises(UsageError, match=r"target_range = .* the low end comes first"):
         resolve("Pendulum-v1", ["ddpg"], overrides={"learner.target_range": given})
 
 
