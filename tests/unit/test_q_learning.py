@@ -271,7 +271,7 @@ def test_grid_that_cannot_be_is_refused_in_a_sentence(settings: dict, words: str
 
 def test_refusal_comes_before_anything_starts() -> None:
     with pytest.raises(UsageError, match="has no low bound"):
-        check_fit(QLearning.Config(), ReplayConfig(), discrete_spec(ACTIONS))
+        check_fit("q", QLearning.Config(), ReplayConfig(), discrete_spec(ACTIONS))
 
 
 def test_normalised_observations_are_refused_in_a_sentence() -> None:
