@@ -17,15 +17,20 @@ PartKind = Literal["algorithm", "policy", "exploration", "sampler", "strategy"]
 
 SHORT_NAMES: Mapping[PartKind, Mapping[str, str]] = {
     "algorithm": {
+        "ddpg": "learner.algorithms.ddpg:DDPG",
         "dqn": "learner.algorithms.dqn:DQN",
         "ppo": "learner.algorithms.ppo:PPO",
+        "q_learning": "learner.algorithms.q_learning:QLearning",
         "sac": "learner.algorithms.sac:SAC",
+        "sac_discrete": "learner.algorithms.sac_discrete:SACDiscrete",
         "td3": "learner.algorithms.td3:TD3",
     },
     "policy": {
         "deterministic": "repertory.policies.deterministic:DeterministicPolicy",
         "squashed_gaussian": "repertory.policies.squashed_gaussian:SquashedGaussianPolicy",
         "greedy_q": "repertory.policies.greedy_q:GreedyQPolicy",
+        "categorical": "repertory.policies.categorical:CategoricalPolicy",
+        "tabular_q": "repertory.policies.tabular_q:TabularQPolicy",
         "stochastic": "repertory.policies.stochastic:StochasticPolicy",
     },
     "exploration": {

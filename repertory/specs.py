@@ -35,6 +35,8 @@ class EnvSpec:
     action_shape: tuple[int, ...]  # of one action as the environment takes it
     action_dtype: str
     max_episode_steps: int | None
+    observation_low: tuple[float, ...] = ()  # of a vector's numbers; empty: not known
+    observation_high: tuple[float, ...] = ()
 
     @property
     def action_size(self) -> int:
@@ -139,6 +141,9 @@ class EnvSpec:
             observation_shape=observation.shape,
             observation_dtype=observation.dtype.str,
             max_episode_steps=limit,
+            # A limit for each pixel would say no more than its type does.
+            observation_low=() if pixels else tuple(observation.low.ravel().tolist()),
+            observation_high=() if pixels else tuple(observation.high.ravel().tolist()),
             **_describe_actions(action, env_id),
         )
 

@@ -41,6 +41,8 @@ def check_fit(name: str, config: LearnerConfig, replay: ReplayConfig, spec: EnvS
         fitting = ", ".join(fitting_algorithms(spec)) or "none of ours"
         who = name if name == config.algorithm else f"{name} ({config.algorithm})"
         raise UsageError(f"{who} does not fit: {reason}; what fits is {fitting}")
+    if hasattr(algorithm, "check"):
+        algorithm.check(config, spec)
     if replay.sampler.name == "fifo" and algorithm.data == "off_policy":
         raise UsageError(
             f"replay.sampler = fifo is refused: {config.algorithm} samples experience many times; "

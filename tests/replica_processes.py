@@ -23,9 +23,12 @@ from reference.samples import (
     transitions,
 )
 
+from learner.algorithms.ddpg import DDPG
 from learner.algorithms.dqn import DQN
 from learner.algorithms.ppo import PPO
+from learner.algorithms.q_learning import QLearning
 from learner.algorithms.sac import SAC
+from learner.algorithms.sac_discrete import SACDiscrete
 from learner.algorithms.td3 import TD3
 from learner.loop import LearnerLoop
 from repertory.config import resolve
@@ -78,6 +81,11 @@ def cases() -> dict[str, Case]:
         "dqn": Case(made(DQN, double=True, max_grad_norm=0.05, target_period=2), discrete),
         "td3": Case(made(TD3, tau=0.1), continuous),
         "sac": Case(made(SAC, tau=0.1), continuous),
+        "ddpg": Case(made(DDPG, tau=0.1), continuous),
+        "sac_discrete": Case(made(SACDiscrete, tau=0.1), discrete),
+        "q_learning": Case(
+            made(QLearning, bins=2, low=(-1.0,) * 3, high=(1.0,) * 3, lr=0.3), discrete
+        ),
         "ppo": Case(made(PPO, **ppo), continuous, updates=2),
         "ppo stops": Case(made(PPO, **full, lr=1e-3, target_kl=0.003), continuous, drift=0.0),
         "ppo stale": Case(made(PPO, **ppo), discrete, updates=2, stale=True),

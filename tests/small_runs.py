@@ -18,6 +18,9 @@ ENVS = {
     "sac": "Pendulum-v1",
     "dqn,ppo": "CartPole-v1",
     "td3,sac,ppo": "Pendulum-v1",
+    "ddpg": "Pendulum-v1",
+    "sac_discrete": "CartPole-v1",
+    "q_learning": "CartPole-v1",
 }
 
 # Small, and with as many parts as there are: several copies, n-step windows that a checkpoint cuts,
@@ -27,6 +30,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"learner.segment_length": 64, "learner.normalize_observation": True},
     "td3": {"learner.exploration": "ornstein_uhlenbeck", "learner.n_step": 2},
     "sac": {"learner.normalize_observation": True, "learner.normalize_reward": True},
+    "ddpg": {"learner.normalize_observation": True, "learner.exploration": "ornstein_uhlenbeck"},
+    "sac_discrete": {"learner.normalize_reward": True, "replay.sampler": "prioritized"},
+    "q_learning": {"learner.n_step": 3, "replay.sampler": "prioritized"},
 }
 SHARED: dict[str, Any] = {
     "steps": 1000,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
-from repertory.policies.networks import mlp
+from repertory.policies.networks import Torso
 from repertory.policies.policy import PolicyConfig, TorchPolicy
 from repertory.specs import EnvSpec
 from repertory.types import Acted
@@ -17,14 +18,11 @@ class DeterministicPolicy(TorchPolicy):
 
     def __init__(self, config: Config, spec: EnvSpec) -> None:
         super().__init__(config, spec)
-        inputs = int(np.prod(spec.observation_shape))
-        self.network = nn.Sequential(
-            *mlp([inputs, *config.hidden_sizes, spec.action_size]), nn.Tanh()
-        )
+        self.torso = Torso(spec, config.hidden_sizes)
+        self.head = nn.Linear(self.torso.features, spec.action_size)
 
-    def forward(self, observation: Tensor) -> Tensor:  # normalised [B, O] -> [B, A]
-        action: Tensor = self.network(observation)
-        return action
+    def forward(self, observation: Tensor) -> Tensor:  # normalised [B, ...] -> [B, A]
+        return torch.tanh(self.head(self.torso(observation)))
 
     def _act(self, observation: Tensor, rng: np.random.Generator | None) -> Acted:
         return Acted(self(observation).cpu().numpy())

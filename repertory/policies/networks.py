@@ -16,7 +16,8 @@ class Torso(nn.Module):
     """Observation to features: an MLP over a vector, or the convolutions of Mnih et al. (2015).
 
     Pixels come as uint8 [B, C, H, W] and are divided by 255 here, so that everything before this
-    moves bytes. `hidden_sizes` are the dense layers, after the convolutions where there are any.
+    moves bytes. `hidden_sizes` are the dense layers, after the convolutions where there are any;
+    `extra_inputs` join the observation where those begin, as the action does in Q(s, a).
     """
 
     def __init__(
@@ -46,9 +47,12 @@ class Torso(nn.Module):
         self.dense = mlp([inputs + extra_inputs, *hidden_sizes], activation, activate_last=True)
         self.features = hidden_sizes[-1] if hidden_sizes else inputs + extra_inputs
 
-    def forward(self, observation: Tensor) -> Tensor:  # [B, ...] -> [B, features]
+    def forward(self, observation: Tensor, extra: Tensor | None = None) -> Tensor:
+        """[B, ...], and [B, extra inputs] where there are any -> [B, features]."""
         if self.pixels:
             observation = self.convolutions(observation.float() / 255)
+        if extra is not None:
+            observation = torch.cat([observation, extra], dim=-1)
         features: Tensor = self.dense(observation)
         return features
 

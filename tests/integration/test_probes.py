@@ -51,6 +51,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "learner.learn_alpha": False,
         "learner.alpha": 1e-3,
     },
+    "ddpg": {**OFF_POLICY, "learner.tau": 0.05},
+    "sac_discrete": {
+        **OFF_POLICY,
+        "learner.tau": 0.05,
+        "learner.learn_alpha": False,
+        "learner.alpha": 1e-3,
+    },
+    # Three bins between -1 and 1 tell -1, 0 and 1 apart, and 0 from 1 where these are the bounds.
+    "q_learning": {**OFF_POLICY, "learner.lr": 0.1, "learner.bins": 3},
     "ppo": {
         "steps": 6400,
         "env.copies": 8,
@@ -59,7 +68,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "learner.epochs": 8,
     },
 }
-DISCRETE, CONTINUOUS = ["dqn", "ppo"], ["td3", "sac", "ppo"]
+DISCRETE = ["dqn", "ppo", "sac_discrete", "q_learning"]
+CONTINUOUS = ["td3", "sac", "ppo", "ddpg"]
 BOTH = [(algo, "discrete") for algo in DISCRETE] + [(algo, "continuous") for algo in CONTINUOUS]
 
 
@@ -86,13 +96,16 @@ def values(run_dir: Path, shown: list[float]) -> np.ndarray:
     batch = np.stack([np.moveaxis(o, -1, 0) if image else o for o in observations])
     with torch.no_grad():
         observation = torch.from_numpy(batch)
-        if learner.algorithm == "dqn":
+        if learner.algorithm in ("dqn", "q_learning"):
             value = state.policy(observation).amax(-1)
+        elif learner.algorithm == "sac_discrete":
+            value = state.critic(observation).amin(0).amax(-1)
         elif learner.algorithm == "ppo":
             value = state.value(observation)
         else:
             action = torch.from_numpy(state.policy.act(batch, None).action)
-            value = state.critic(observation, action).amin(0)
+            value = state.critic(observation, action)
+            value = value if learner.algorithm == "ddpg" else value.amin(0)
     return value.numpy()
 
 
@@ -155,7 +168,8 @@ def test_p7_actions_reach_the_environments_own_range(algo: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("algo", "actions"),
     [("dqn", "discrete"), ("ppo", "discrete"), ("ppo", "multi_discrete"), ("td3", "continuous"),
-     ("sac", "continuous"), ("ppo", "continuous")],
+     ("sac", "continuous"), ("ppo", "continuous"), ("sac_discrete", "discrete"),
+     ("q_learning", "discrete"), ("ddpg", "continuous")],
 )  # fmt: skip
 def test_p8_what_is_shown_is_repeated(algo: str, actions: str, tmp_path: Path) -> None:
     run = learn(
@@ -169,14 +183,22 @@ def test_p8_what_is_shown_is_repeated(algo: str, actions: str, tmp_path: Path) -
     assert evaluate(run, "last", episodes=5).mean_return > 9.0  # of 10
 
 
-@pytest.mark.parametrize("algo", DISCRETE)
-def test_p5_from_pixels(algo: str, tmp_path: Path) -> None:
-    changes = {"dqn": {"steps": 500}, "ppo": {"steps": 1280}}[algo]
+@pytest.mark.parametrize(
+    ("algo", "actions"),
+    [
+        ("dqn", "discrete"),
+        ("ppo", "discrete"),
+        ("sac_discrete", "discrete"),
+        ("ddpg", "continuous"),
+    ],
+)
+def test_p5_from_pixels(algo: str, actions: str, tmp_path: Path) -> None:
+    changes = {"steps": 1280 if algo == "ppo" else 500}
     run = learn(
         algo,
         "P5ObservationTimesAction",
         tmp_path / "run",
-        {"pixels": True},
+        {"pixels": True, "actions": actions},
         **changes,
         **{"learner.lr": 1e-3, "learner.batch_size": 32},
     )

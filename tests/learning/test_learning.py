@@ -17,7 +17,13 @@ TASKS = [
     ("sac", "Pendulum-v1", 15_000, -200),
     ("td3", "Pendulum-v1", 15_000, -200),
     ("dqn", "CartPole-v1", 50_000, 450),
+    ("q_learning", "CartPole-v1", 20_000, 150),
     ("ppo", "CartPole-v1", 100_000, 450),
+]
+# About a minute for each seed: in `make test-all` only.
+MINUTE_TASKS = [
+    ("ddpg", "Pendulum-v1", 15_000, -200),
+    ("sac_discrete", "CartPole-v1", 10_000, 170),
 ]
 # Without a target network Q runs away at the preset's pace: small steps, a small network.
 ONE_NETWORK = {
@@ -50,7 +56,7 @@ def test_one_seed_reaches_the_threshold(
 @pytest.mark.slow
 @pytest.mark.learning
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("algo", "env", "steps", "threshold"), TASKS)
+@pytest.mark.parametrize(("algo", "env", "steps", "threshold"), [*TASKS, *MINUTE_TASKS])
 def test_two_of_three_seeds_reach_the_threshold(
     algo: str, env: str, steps: int, threshold: float, tmp_path: Path
 ) -> None:

@@ -17,11 +17,11 @@ from repertory.parts import lookup
 from repertory.specs import EnvSpec
 from repertory.types import ColumnSpec, Sample, TransitionBatch
 
-ALGORITHMS = ["td3", "sac", "dqn", "ppo"]
+ALGORITHMS = ["td3", "sac", "dqn", "ppo", "ddpg", "sac_discrete"]
 
 
 def spec_for(algo: str) -> EnvSpec:
-    discrete = algo == "dqn"
+    discrete = algo in ("dqn", "sac_discrete")
     return EnvSpec(
         env_id="hand-made",
         observation_kind="vector",
@@ -109,7 +109,7 @@ def test_targets_and_optimisers_and_generators_are_part_of_it(algo: str) -> None
     assert any("count" in name for name in names)  # of the normaliser
     if algo != "ppo":
         assert any(name.startswith("/target") for name in names)
-    if algo != "dqn":  # the one without randomness of its own
+    if algo not in ("dqn", "ddpg", "sac_discrete"):  # those without randomness of their own
         assert "/generator" in names
 
 

@@ -238,6 +238,32 @@ def test_json_round_trip(space):
     assert EnvSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
 
 
+def test_bounds_of_a_vector_are_described_and_survive_json():
+    spec = probe(EnvConfig(id="CartPole-v1"))
+    assert spec.observation_low[0] == pytest.approx(-4.8)
+    assert spec.observation_high[0] == pytest.approx(4.8)
+    assert spec.observation_low[1] == -np.inf
+    assert spec.observation_high[3] == np.inf
+    assert EnvSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+def test_bounds_of_a_one_hot_vector_are_zero_and_one():
+    spec = probe(EnvConfig(id="probes:P8Identity"))
+    assert (spec.observation_low, spec.observation_high) == ((0.0,) * 3, (1.0,) * 3)
+
+
+def test_pixels_have_no_bounds_of_their_own():
+    spec = probe(EnvConfig(id="scripted_envs:Frames"))
+    assert spec.observation_low == spec.observation_high == ()
+
+
+def test_description_from_before_there_were_bounds_is_read():
+    document = echo_spec("asymmetric").to_json()
+    del document["observation_low"], document["observation_high"]
+    spec = EnvSpec.from_json(json.loads(json.dumps(document)))
+    assert spec.observation_low == spec.observation_high == ()
+
+
 @pytest.mark.parametrize(
     ("space", "words"),
     [
