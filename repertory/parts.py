@@ -17,10 +17,14 @@ PartKind = Literal["algorithm", "policy", "exploration", "sampler", "strategy"]
 
 SHORT_NAMES: Mapping[PartKind, Mapping[str, str]] = {
     "algorithm": {
+        "actor_critic": "learner.algorithms.actor_critic:ActorCritic",
         "dqn": "learner.algorithms.dqn:DQN",
+        "npg": "learner.algorithms.natural_gradient:NPG",
         "ppo": "learner.algorithms.ppo:PPO",
         "sac": "learner.algorithms.sac:SAC",
         "td3": "learner.algorithms.td3:TD3",
+        "trpo": "learner.algorithms.natural_gradient:TRPO",
+        "vpg": "learner.algorithms.vpg:VPG",
     },
     "policy": {
         "deterministic": "repertory.policies.deterministic:DeterministicPolicy",
