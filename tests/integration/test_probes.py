@@ -41,6 +41,16 @@ OFF_POLICY: dict[str, Any] = {
     "learner.train_every": 1,
     "learner.updates_per_step": 1.0,
 }
+ON_POLICY: dict[str, Any] = {
+    "steps": 3200,
+    "env.copies": 8,
+    "learner.segment_length": 16,
+}
+TRUST_REGION: dict[str, Any] = {
+    "learner.lr": 1e-2,
+    "learner.max_kl": 0.05,
+    "learner.value_steps": 20,
+}
 SETTINGS: dict[str, dict[str, Any]] = {
     "dqn": {**OFF_POLICY, "learner.target_period": 20},
     "td3": {**OFF_POLICY, "learner.tau": 0.05, "learner.target_noise": 0.0},
@@ -51,15 +61,22 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "learner.learn_alpha": False,
         "learner.alpha": 1e-3,
     },
-    "ppo": {
-        "steps": 6400,
-        "env.copies": 8,
-        "learner.segment_length": 16,
-        "learner.batch_size": 64,
-        "learner.epochs": 8,
+    "ppo": {**ON_POLICY, "steps": 6400, "learner.batch_size": 64, "learner.epochs": 8},
+    "vpg": {**ON_POLICY, "learner.lr": 3e-2, "learner.value_lr": 1e-2, "learner.value_steps": 20},
+    "trpo": {**ON_POLICY, **TRUST_REGION},
+    "npg": {**ON_POLICY, **TRUST_REGION},
+    "actor_critic": {
+        **ON_POLICY,
+        "learner.lr": 3e-2,
+        "learner.value_lr": 1e-2,
+        "learner.target_updates": 5,
+        "learner.gradient_steps_per_target_update": 5,
     },
 }
-DISCRETE, CONTINUOUS = ["dqn", "ppo"], ["td3", "sac", "ppo"]
+# Of NPG, which differs from TRPO in the policy's step alone, those probes that look at the policy.
+POLICY_GRADIENTS = ["vpg", "trpo", "actor_critic"]
+DISCRETE = ["dqn", "ppo", *POLICY_GRADIENTS]
+CONTINUOUS = ["td3", "sac", "ppo", *POLICY_GRADIENTS]
 BOTH = [(algo, "discrete") for algo in DISCRETE] + [(algo, "continuous") for algo in CONTINUOUS]
 
 
@@ -88,7 +105,7 @@ def values(run_dir: Path, shown: list[float]) -> np.ndarray:
         observation = torch.from_numpy(batch)
         if learner.algorithm == "dqn":
             value = state.policy(observation).amax(-1)
-        elif learner.algorithm == "ppo":
+        elif algorithm.data == "on_policy":
             value = state.value(observation)
         else:
             action = torch.from_numpy(state.policy.act(batch, None).action)
@@ -124,7 +141,7 @@ def test_p4_the_better_action_is_found(algo: str, actions: str, tmp_path: Path) 
     assert evaluate(run, "last", episodes=1).mean_return > 0.95
 
 
-@pytest.mark.parametrize(("algo", "actions"), BOTH)
+@pytest.mark.parametrize(("algo", "actions"), [*BOTH, ("npg", "discrete"), ("npg", "continuous")])
 def test_p5_the_better_action_depends_on_the_observation(
     algo: str, actions: str, tmp_path: Path
 ) -> None:
@@ -155,7 +172,9 @@ def test_p7_actions_reach_the_environments_own_range(algo: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("algo", "actions"),
     [("dqn", "discrete"), ("ppo", "discrete"), ("ppo", "multi_discrete"), ("td3", "continuous"),
-     ("sac", "continuous"), ("ppo", "continuous")],
+     ("sac", "continuous"), ("ppo", "continuous"), ("vpg", "discrete"), ("vpg", "continuous"),
+     ("trpo", "multi_discrete"), ("trpo", "continuous"), ("npg", "discrete"),
+     ("actor_critic", "multi_discrete"), ("actor_critic", "continuous")],
 )  # fmt: skip
 def test_p8_what_is_shown_is_repeated(algo: str, actions: str, tmp_path: Path) -> None:
     run = learn(
@@ -169,17 +188,17 @@ def test_p8_what_is_shown_is_repeated(algo: str, actions: str, tmp_path: Path) -
     assert evaluate(run, "last", episodes=5).mean_return > 9.0  # of 10
 
 
-@pytest.mark.parametrize("algo", DISCRETE)
-def test_p5_from_pixels(algo: str, tmp_path: Path) -> None:
-    changes = {"dqn": {"steps": 500}, "ppo": {"steps": 1280}}[algo]
-    run = learn(
-        algo,
-        "P5ObservationTimesAction",
-        tmp_path / "run",
-        {"pixels": True},
-        **changes,
-        **{"learner.lr": 1e-3, "learner.batch_size": 32},
-    )
+@pytest.mark.parametrize(
+    ("algo", "changes"),
+    [
+        ("dqn", {"steps": 500, "learner.lr": 1e-3, "learner.batch_size": 32}),
+        ("ppo", {"steps": 1280, "learner.lr": 1e-3, "learner.batch_size": 32}),
+        ("trpo", {"steps": 1280, "learner.lr": 1e-3, "learner.value_steps": 5}),
+    ],
+    ids=["dqn", "ppo", "trpo"],
+)
+def test_p5_from_pixels(algo: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    run = learn(algo, "P5ObservationTimesAction", tmp_path / "run", {"pixels": True}, **changes)
     assert evaluate(run, "last", episodes=10).mean_return > 0.9
 
 

@@ -18,6 +18,10 @@ TASKS = [
     ("td3", "Pendulum-v1", 15_000, -200),
     ("dqn", "CartPole-v1", 50_000, 450),
     ("ppo", "CartPole-v1", 100_000, 450),
+    ("vpg", "CartPole-v1", 50_000, 400),
+    ("trpo", "CartPole-v1", 50_000, 400),
+    ("npg", "CartPole-v1", 50_000, 400),
+    ("actor_critic", "CartPole-v1", 50_000, 180),
 ]
 # Without a target network Q runs away at the preset's pace: small steps, a small network.
 ONE_NETWORK = {
