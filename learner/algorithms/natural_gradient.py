@@ -227,7 +227,7 @@ def flat(tensors: Sequence[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def assign(parameters: Sequence[nn.Parameter], vector: Tensor) -> None:
-    """Writes a vector [P] back into the parameters, in place."""
+    """Writes a vector [P] back into the parameters, in place: views of them stay true."""
     parts = vector.split([parameter.numel() for parameter in parameters])
     for parameter, part in zip(parameters, parts, strict=True):
         parameter.copy_(part.view_as(parameter))
