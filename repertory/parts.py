@@ -18,12 +18,16 @@ PartKind = Literal["algorithm", "policy", "exploration", "sampler", "strategy"]
 SHORT_NAMES: Mapping[PartKind, Mapping[str, str]] = {
     "algorithm": {
         "ddpg": "learner.algorithms.ddpg:DDPG",
+        "actor_critic": "learner.algorithms.actor_critic:ActorCritic",
         "dqn": "learner.algorithms.dqn:DQN",
+        "npg": "learner.algorithms.natural_gradient:NPG",
         "ppo": "learner.algorithms.ppo:PPO",
         "q_learning": "learner.algorithms.q_learning:QLearning",
         "sac": "learner.algorithms.sac:SAC",
         "sac_discrete": "learner.algorithms.sac_discrete:SACDiscrete",
         "td3": "learner.algorithms.td3:TD3",
+        "trpo": "learner.algorithms.natural_gradient:TRPO",
+        "vpg": "learner.algorithms.vpg:VPG",
     },
     "policy": {
         "deterministic": "repertory.policies.deterministic:DeterministicPolicy",

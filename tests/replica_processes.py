@@ -23,13 +23,16 @@ from reference.samples import (
     transitions,
 )
 
+from learner.algorithms.actor_critic import ActorCritic
 from learner.algorithms.ddpg import DDPG
 from learner.algorithms.dqn import DQN
+from learner.algorithms.natural_gradient import NPG, TRPO
 from learner.algorithms.ppo import PPO
 from learner.algorithms.q_learning import QLearning
 from learner.algorithms.sac import SAC
 from learner.algorithms.sac_discrete import SACDiscrete
 from learner.algorithms.td3 import TD3
+from learner.algorithms.vpg import VPG
 from learner.loop import LearnerLoop
 from repertory.config import resolve
 from repertory.errors import RepertoryError, ReplayTimeout
@@ -56,7 +59,7 @@ class Case:
 
     def sample(self, state: Any, update: int) -> Sample:
         """The joined batch; the same in every process as long as their states are."""
-        if isinstance(self.algorithm, PPO):
+        if self.algorithm.data == "on_policy":
             columns = segments(
                 self.spec, _Acting(state.policy), ROWS, STEPS, update, drift=self.drift
             )
@@ -76,6 +79,10 @@ def cases() -> dict[str, Case]:
         return kind(kind.Config(**(SMALL | settings)), device=CPU, seed=SEED)
 
     ppo: dict[str, Any] = {"epochs": 2, "batch_size": 10}
+    critic: dict[str, Any] = {"target_updates": 2, "gradient_steps_per_target_update": 2}
+    # So large a trust region that the search has to come back; what one replica alone would do
+    # is not what both together do.
+    far: dict[str, Any] = {"max_kl": 2.0, "cg_damping": 1e-2, "cg_steps": 4, "value_steps": 2}
     full: dict[str, Any] = {"mode": "full_batch", "policy_steps": 40, "value_steps": 2}
     return {
         "dqn": Case(made(DQN, double=True, max_grad_norm=0.05, target_period=2), discrete),
@@ -89,6 +96,13 @@ def cases() -> dict[str, Case]:
         "ppo": Case(made(PPO, **ppo), continuous, updates=2),
         "ppo stops": Case(made(PPO, **full, lr=1e-3, target_kl=0.003), continuous, drift=0.0),
         "ppo stale": Case(made(PPO, **ppo), discrete, updates=2, stale=True),
+        "vpg": Case(made(VPG, value_steps=2), continuous),
+        "vpg stale": Case(made(VPG, value_steps=2), discrete, stale=True),
+        "actor-critic": Case(made(ActorCritic, **critic), discrete),
+        "actor-critic stale": Case(made(ActorCritic, **critic), continuous, stale=True),
+        "trpo": Case(made(TRPO, **far), discrete, drift=0.0),
+        "trpo stale": Case(made(TRPO, **far), continuous, stale=True),
+        "npg": Case(made(NPG, cg_steps=4, value_steps=2), continuous),
     }
 
 
@@ -97,9 +111,11 @@ def normalizing_cases() -> dict[str, Case]:
     both = {"normalize_observation": True, "normalize_reward": True}
     sac = SAC(SAC.Config(**SMALL, **both), device=CPU, seed=SEED)
     ppo = PPO(PPO.Config(**SMALL, **both, epochs=1, batch_size=36), device=CPU, seed=SEED)
+    vpg = VPG(VPG.Config(**SMALL, **both, value_steps=1), device=CPU, seed=SEED)
     return {
         "sac": Case(sac, continuous_spec(2), normalized=True),
         "ppo": Case(ppo, continuous_spec(2), normalized=True),
+        "vpg": Case(vpg, continuous_spec(2), normalized=True),
     }
 
 
@@ -118,9 +134,9 @@ def trained(case: Case, rank: int, replicas: int) -> dict[str, Array]:
         result = case.algorithm.update(state, sample)
         if result.priorities is not None:
             arrays[f"priorities {update}"] = result.priorities.numpy()
-        if "stop_iteration" in result.metrics:
-            stopped = np.array(result.metrics["stop_iteration"])
-            arrays[f"stop_iteration {update}"] = stopped
+        for name in ("stop_iteration", "line_search_steps"):
+            if name in result.metrics:
+                arrays[f"{name} {update}"] = np.array(result.metrics[name])
     for field, value in vars(state).items():
         if isinstance(value, torch.nn.Parameter):
             arrays[f"{field}"] = value.detach().numpy().copy()

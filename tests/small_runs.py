@@ -12,10 +12,14 @@ from repertory.api import RunResult, train
 from repertory.checkpoints import CheckpointStore
 
 ENVS = {
+    "actor_critic": "CartPole-v1",
     "dqn": "CartPole-v1",
+    "npg": "Pendulum-v1",
     "ppo": "CartPole-v1",
-    "td3": "Pendulum-v1",
     "sac": "Pendulum-v1",
+    "td3": "Pendulum-v1",
+    "trpo": "CartPole-v1",
+    "vpg": "Pendulum-v1",
     "dqn,ppo": "CartPole-v1",
     "td3,sac,ppo": "Pendulum-v1",
     "ddpg": "Pendulum-v1",
@@ -25,14 +29,19 @@ ENVS = {
 
 # Small, and with as many parts as there are: several copies, n-step windows that a checkpoint cuts,
 # noise with a memory, priorities, normalisers.
+SEGMENTS: dict[str, Any] = {"learner.segment_length": 64, "learner.normalize_observation": True}
 SETTINGS: dict[str, dict[str, Any]] = {
+    "actor_critic": SEGMENTS,
     "dqn": {"learner.n_step": 3, "replay.sampler": "prioritized", "learner.double": True},
-    "ppo": {"learner.segment_length": 64, "learner.normalize_observation": True},
+    "npg": SEGMENTS,
+    "ppo": SEGMENTS,
     "td3": {"learner.exploration": "ornstein_uhlenbeck", "learner.n_step": 2},
     "sac": {"learner.normalize_observation": True, "learner.normalize_reward": True},
     "ddpg": {"learner.normalize_observation": True, "learner.exploration": "ornstein_uhlenbeck"},
     "sac_discrete": {"learner.normalize_reward": True, "replay.sampler": "prioritized"},
     "q_learning": {"learner.n_step": 3, "replay.sampler": "prioritized"},
+    "trpo": SEGMENTS,
+    "vpg": SEGMENTS,
 }
 SHARED: dict[str, Any] = {
     "steps": 1000,

@@ -25,10 +25,10 @@ from torch import Tensor
 from torch.optim import Adam
 
 from learner.critics import StateValue
-from learner.data_parallel import highest, joined_mean, joined_rows, replicas, share
+from learner.data_parallel import joined_mean, replicas, share
+from learner.experience import Experience, Metrics, gather, learn_moments, standardized
 from learner.optimization import adam, gradient_step, seeded_initialisation
-from learner.returns import generalized_advantage, v_trace_advantage
-from learner.tensors import TensorBatch, learn_from, to_device, to_tensors
+from learner.value_regression import explained_variance, fit_value, value_loss
 from repertory.config import HiddenSizes, OnPolicyConfig
 from repertory.policies.policy import policy_settings
 from repertory.policies.stochastic import StochasticPolicy
@@ -44,20 +44,6 @@ class State:
     value_optimizer: Adam  # of the value function by itself, in full-batch mode
     generator: torch.Generator
     updates: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Experience:
-    """Flat columns [N] of everything the update needs of the segments."""
-
-    observation: Tensor
-    action: Tensor
-    log_prob: Tensor  # of the policy that acted; with V-trace, of the one before this update
-    advantage: Tensor
-    value_target: Tensor
-
-    def select(self, index: Tensor) -> Experience:
-        return Experience(*(getattr(self, name)[index] for name in self.__slots__))
 
 
 class PPO:
@@ -116,69 +102,17 @@ class PPO:
 
     def update(self, state: State, sample: Sample) -> UpdateResult:
         """One iteration: everything in `sample` (segments [B, T]) is used, then forgotten."""
-        experience, metrics = self._experience(state, sample)
+        experience, metrics = gather(state.policy, state.value, sample, self.config, self.device)
         run = self._minibatches if self.config.mode == "minibatch" else self._full_batch
         metrics |= run(state, experience)
-        # Only now: the likelihood ratios above hold for the statistics that were acted with.
         learn_moments(state.policy, sample, self.device)
         state.updates += 1
         return UpdateResult(metrics)
 
-    @torch.no_grad()
-    def _experience(
-        self, state: State, sample: Sample
-    ) -> tuple[Experience, dict[str, Tensor | float]]:
-        segments = to_tensors(sample, state.policy.normalizer, self.device, learn_moments=False)
-        value, next_value = (
-            state.value(observation.flatten(0, 1)).view_as(segments.reward)
-            for observation in (segments.observation, segments.next_observation)
-        )
-        columns = (
-            segments.reward,
-            segments.discount,
-            segments.extras["boundary"],
-            value,
-            next_value,
-            self.config.gae_lambda,
-        )
-        log_prob = segments.extras["log_prob"]
-        metrics: dict[str, Tensor | float] = {}
-        if stale(sample):
-            advantage, log_prob, metrics = self._corrected(state, segments, columns)
-        else:
-            advantage = generalized_advantage(*columns)
-        return Experience(
-            observation=segments.observation.flatten(0, 1),
-            action=segments.extras["policy_action"].flatten(0, 1),
-            log_prob=log_prob.flatten(),
-            advantage=advantage.flatten(),
-            value_target=(advantage + value).flatten(),
-        ), metrics
-
-    def _corrected(
-        self,
-        state: State,
-        segments: TensorBatch,
-        columns: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, float],
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor | float]]:
-        """Advantages by V-trace, the log density of the policy as it is now, what to report."""
-        config, acted = self.config, segments.extras["log_prob"]
-        now, _ = state.policy.log_prob_and_entropy(
-            segments.observation.flatten(0, 1), segments.extras["policy_action"].flatten(0, 1)
-        )
-        now = now.view_as(acted)
-        ratio = (now - acted).exp()
-        advantage = v_trace_advantage(*columns, ratio, config.rho_clip, config.c_clip)
-        metrics: dict[str, Tensor | float] = {
-            "age": segments.extras["age"].to(acted.dtype).mean(),
-            "rho": ratio.clamp(max=config.rho_clip).mean(),
-        }
-        return advantage, now, metrics
-
-    def _minibatches(self, state: State, experience: Experience) -> dict[str, Tensor | float]:
+    def _minibatches(self, state: State, experience: Experience) -> Metrics:
         config, size = self.config, len(experience.advantage)
         batch_size = share(config.batch_size, replicas(), "learner.batch_size")
-        metrics: dict[str, Tensor | float] = {}
+        metrics: Metrics = {}
         stop_iteration = config.epochs
         minibatches = (
             (epoch, index)
@@ -200,7 +134,7 @@ class PPO:
             "explained_variance": explained_variance(state.value, experience),
         }
 
-    def _full_batch(self, state: State, experience: Experience) -> dict[str, Tensor | float]:
+    def _full_batch(self, state: State, experience: Experience) -> Metrics:
         config = self.config
         limit = 1.5 * (config.target_kl or 0.01)
         _, before = policy_loss(state.policy, experience, config)
@@ -212,37 +146,30 @@ class PPO:
                 stop_iteration = iteration
                 break
             gradient_step(state.optimizer, loss, config.max_grad_norm)
-        v_loss = value_loss(state.value, experience)
-        first_v_loss = v_loss.detach()
-        for _ in range(config.value_steps):
-            v_loss = value_loss(state.value, experience)
-            gradient_step(state.value_optimizer, v_loss, config.max_grad_norm)
-        return metrics | {
+        metrics |= {
             "policy_loss_change": metrics["policy_loss"] - before["policy_loss"],
-            "value_loss": v_loss.detach(),
-            "value_loss_change": v_loss.detach() - first_v_loss,
             "stop_iteration": stop_iteration,
-            "explained_variance": explained_variance(state.value, experience),
         }
+        return metrics | fit_value(
+            state.value, state.value_optimizer, experience, config.value_steps, config.max_grad_norm
+        )
 
 
 def policy_loss(
     policy: StochasticPolicy, experience: Experience, config: PPO.Config
-) -> tuple[Tensor, dict[str, Tensor | float]]:
+) -> tuple[Tensor, Metrics]:
     log_prob, entropy = policy.log_prob_and_entropy(experience.observation, experience.action)
     advantage = experience.advantage
     assert log_prob.shape == advantage.shape
     if config.normalize_advantage:
-        everyones = joined_rows(advantage)
-        if len(everyones) > 1:
-            advantage = (advantage - everyones.mean()) / (everyones.std() + 1e-8)
+        advantage = standardized(advantage)
     log_ratio = log_prob - experience.log_prob
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
     surrogate = torch.minimum(ratio * advantage, clipped * advantage).mean()
     loss = -surrogate - config.entropy_coefficient * entropy.mean()
     with torch.no_grad():
-        metrics: dict[str, Tensor | float] = {
+        metrics: Metrics = {
             "policy_loss": -surrogate.detach(),
             "entropy": entropy.mean(),
             "kl": (ratio - 1 - log_ratio).mean(),  # Schulman's low-variance estimate
@@ -254,34 +181,3 @@ def policy_loss(
 def everyones_kl(metrics: Mapping[str, Tensor | float]) -> float:
     """Over the joined batch: all replicas stop at the same step."""
     return float(joined_mean(torch.as_tensor(metrics["kl"])))
-
-
-def value_loss(value: StateValue, experience: Experience) -> Tensor:
-    predicted = value(experience.observation)
-    assert predicted.shape == experience.value_target.shape
-    return (predicted - experience.value_target).square().mean()
-
-
-def stale(sample: Sample) -> bool:
-    """Whether any step was made by older weights, where somebody has looked at their age."""
-    age = sample.batch.extras.get("age")
-    if age is None:
-        return False
-    return bool(highest(torch.tensor(int(age.max()))) > 0)  # replicas take one way or the other
-
-
-@torch.no_grad()
-def explained_variance(value: StateValue, experience: Experience) -> Tensor:
-    """1: perfect; 0: no better than a constant."""
-    residual = experience.value_target - value(experience.observation)
-    return 1 - residual.var() / (experience.value_target.var() + 1e-8)
-
-
-def learn_moments(policy: StochasticPolicy, sample: Sample, device: torch.device) -> None:
-    extras = sample.batch.extras
-    returns = extras.get("discounted_return")
-    learn_from(
-        policy.normalizer,
-        to_device(sample.batch.observation, device).flatten(0, 1),
-        None if returns is None else to_device(returns, device).flatten(),
-    )

@@ -52,6 +52,26 @@ class StochasticPolicy(TorchPolicy):
         parameters = self(observation)
         return self._log_prob(parameters, action), self._entropy(parameters)
 
+    def distribution(self, observation: Tensor) -> Tensor:
+        """All that pi(.|observation) is made of [B, P]: logits, or means beside log deviations."""
+        parameters: Tensor = self(observation)
+        if self.log_std is None:
+            return parameters
+        return torch.cat([parameters, self.log_std.expand_as(parameters)], dim=-1)
+
+    def divergence(self, old: Tensor, new: Tensor) -> Tensor:
+        """KL(old || new) [B] of two distributions [B, P]."""
+        if self.gaussian:
+            (old_mean, old_log_std), (mean, log_std) = old.chunk(2, -1), new.chunk(2, -1)
+            spread = (2 * old_log_std).exp() + (old_mean - mean).square()
+            each = log_std - old_log_std + 0.5 * spread * (-2 * log_std).exp() - 0.5
+            return each.sum(-1)
+        each_choice = [
+            (before.softmax(-1) * (before.log_softmax(-1) - after.log_softmax(-1))).sum(-1)
+            for before, after in zip(self._per_choice(old), self._per_choice(new), strict=True)
+        ]
+        return torch.stack(each_choice).sum(0)
+
     def _log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
         if self.log_std is not None:
             standard = (action - parameters) * (-self.log_std).exp()

@@ -81,6 +81,12 @@ def test_the_kl_of_all_stops_all(pair: list[dict[str, np.ndarray]]) -> None:
     assert 1 < stopped < 40
 
 
+def test_the_search_of_all_comes_back_for_all(pair: list[dict[str, np.ndarray]]) -> None:
+    """The case is one in which it has to, and does not give up."""
+    tried = [int(of_case(pair[0], "trpo")[f"line_search_steps {update}"]) for update in range(3)]
+    assert 1 < max(tried) < 10
+
+
 @pytest.mark.parametrize("name", list(normalizing_cases()))
 def test_statistics_are_those_of_everybodys_observations(
     name: str, pair: list[dict[str, np.ndarray]]

@@ -19,6 +19,10 @@ TASKS = [
     ("dqn", "CartPole-v1", 50_000, 450),
     ("q_learning", "CartPole-v1", 20_000, 150),
     ("ppo", "CartPole-v1", 100_000, 450),
+    ("vpg", "CartPole-v1", 50_000, 400),
+    ("trpo", "CartPole-v1", 50_000, 400),
+    ("npg", "CartPole-v1", 50_000, 400),
+    ("actor_critic", "CartPole-v1", 50_000, 180),
 ]
 # About a minute for each seed: in `make test-all` only.
 MINUTE_TASKS = [

@@ -393,7 +393,7 @@ def test_refused_element_is_named_with_its_limit_and_default():
     assert "(256, 256)" in message
 
 
-@pytest.mark.parametrize("algorithm", ["ppo"])
+@pytest.mark.parametrize("algorithm", ["actor_critic", "npg", "ppo", "trpo", "vpg"])
 def test_hidden_size_of_nothing_is_refused(algorithm):
     assert "hidden_sizes" in refusal({"learner.hidden_sizes": [0]}, algorithm)
 

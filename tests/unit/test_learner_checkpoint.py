@@ -17,7 +17,8 @@ from repertory.parts import lookup
 from repertory.specs import EnvSpec
 from repertory.types import ColumnSpec, Sample, TransitionBatch
 
-ALGORITHMS = ["td3", "sac", "dqn", "ppo", "ddpg", "sac_discrete"]
+ON_POLICY = ["actor_critic", "npg", "ppo", "trpo", "vpg"]
+ALGORITHMS = ["td3", "sac", "dqn", "ddpg", "sac_discrete", *ON_POLICY]
 
 
 def spec_for(algo: str) -> EnvSpec:
@@ -40,8 +41,8 @@ def spec_for(algo: str) -> EnvSpec:
 def make(algo: str) -> tuple[Any, Any]:
     cls = lookup("algorithm", algo)
     config = cls.Config(
-        algorithm=algo, hidden_sizes=(8,), batch_size=8,
-        normalize_observation=True, normalize_reward=True,
+        algorithm=algo, hidden_sizes=(8,), normalize_observation=True, normalize_reward=True,
+        **({"batch_size": 8} if "batch_size" in cls.Config.model_fields else {}),
     )  # fmt: skip
     algorithm = cls(config, device=torch.device("cpu"), seed=0)
     return algorithm, algorithm.initial_state(spec_for(algo))
@@ -50,9 +51,9 @@ def make(algo: str) -> tuple[Any, Any]:
 def sample(algo: str, policy: Any, seed: int) -> Sample:
     rng = np.random.default_rng(seed)
     extras = {**policy.extras, "discounted_return": ColumnSpec("<f4", ())}
-    if algo == "ppo":
+    if algo in ON_POLICY:
         extras["boundary"] = ColumnSpec("|b1", ())
-    signature = spec_for(algo).transition_signature(extras, 5 if algo == "ppo" else None)
+    signature = spec_for(algo).transition_signature(extras, 5 if algo in ON_POLICY else None)
     draw = {
         "f": lambda shape: rng.normal(size=shape),
         "i": lambda shape: rng.integers(3, size=shape),
@@ -107,9 +108,9 @@ def test_targets_and_optimisers_and_generators_are_part_of_it(algo: str) -> None
     names = leaves(state_tree(state))
     assert any("exp_avg_sq" in name for name in names)
     assert any("count" in name for name in names)  # of the normaliser
-    if algo != "ppo":
+    if algo not in ON_POLICY:
         assert any(name.startswith("/target") for name in names)
-    if algo not in ("dqn", "ddpg", "sac_discrete"):  # those without randomness of their own
+    if algo in ("td3", "sac", "ppo"):  # those with randomness of their own
         assert "/generator" in names
 
 

@@ -372,3 +372,33 @@ def test_fresh_policy_is_nearly_uniform_and_starts_at_the_configured_deviation()
         assert spread.abs().max() < 0.05
         assert gaussian(observation).abs().max() < 0.1
         assert gaussian.log_std.tolist() == [-0.5, -0.5]
+
+
+@pytest.mark.parametrize("spec", STOCHASTIC.values(), ids=STOCHASTIC)
+def test_divergence_is_that_of_torchs_own_distributions(spec: EnvSpec) -> None:
+    old, new = make(StochasticPolicy, spec), make(StochasticPolicy, spec)
+    scramble(new, seed=1)
+    seen = torch.from_numpy(observations(spec))
+    before, after = old.distribution(seen), new.distribution(seen)
+
+    def kl(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+        if spec.action_kind == "continuous":
+            normals = [
+                torch.distributions.Normal(mean, log_std.exp())
+                for mean, log_std in (p.split(spec.action_size, -1), q.split(spec.action_size, -1))
+            ]
+            return torch.distributions.kl_divergence(*normals).sum(-1)
+        pairs = zip(p.split(spec.action_sizes, -1), q.split(spec.action_sizes, -1), strict=True)
+        return sum(
+            torch.distributions.kl_divergence(
+                *(torch.distributions.Categorical(logits=logits) for logits in pair)
+            )
+            for pair in pairs
+        )
+
+    divergence = old.divergence(before, after)
+    assert divergence.shape == (SIZE,)
+    # Float32: sums of a few terms of about one.
+    torch.testing.assert_close(divergence, kl(before, after), rtol=1e-4, atol=1e-5)
+    assert (divergence > 0).all()
+    torch.testing.assert_close(old.divergence(before, before), torch.zeros(SIZE), rtol=0, atol=1e-6)

@@ -20,13 +20,7 @@ from reference.from_torch import (
     scramble,
     snapshot,
 )
-from reference.ppo import (
-    CategoricalsReference,
-    Distribution,
-    GaussianReference,
-    PpoReference,
-    Segments,
-)
+from reference.ppo import PpoReference, Segments
 from reference.samples import (
     as_sample,
     continuous_spec,
@@ -35,9 +29,11 @@ from reference.samples import (
     pixel_spec,
     segments,
 )
+from reference.stochastic import distribution_of, played, policy_gradients, policy_parameters
 
-from learner.algorithms.ppo import PPO, Experience, State, policy_loss, value_loss
-from repertory.policies.stochastic import StochasticPolicy
+from learner.algorithms.ppo import PPO, State, policy_loss
+from learner.experience import Experience
+from learner.value_regression import value_loss
 from repertory.specs import EnvSpec
 
 SEED, ROWS, STEPS = 7, 3, 9
@@ -63,13 +59,6 @@ SWITCHES = {
 def _float64():
     with double_precision():
         yield
-
-
-def distribution_of(policy: StochasticPolicy) -> Distribution:
-    network = mlp_of(policy, "tanh")
-    if policy.log_std is None:
-        return CategoricalsReference(network, policy.spec.action_sizes)
-    return GaussianReference(network, policy.log_std.detach().numpy().copy())
 
 
 def make(
@@ -99,16 +88,6 @@ def make(
 
 def segments_of(reference: PpoReference, spec: EnvSpec, seed: int = 0, drift: float = 0.3):
     return segments(spec, reference.policy, ROWS, STEPS, seed, drift=drift)
-
-
-def policy_parameters(policy: StochasticPolicy) -> list[np.ndarray]:
-    free = [] if policy.log_std is None else [policy.log_std.detach().numpy()]
-    return [*linear_parameters(policy), *free]
-
-
-def policy_gradients(policy: StochasticPolicy) -> list[np.ndarray]:
-    free = [] if policy.log_std is None else [policy.log_std.grad.numpy()]
-    return [*linear_gradients(policy), *free]
 
 
 def same_shuffles(epochs: int, batch_size: int, generator: torch.Generator):
@@ -378,23 +357,6 @@ def test_value_step_of_full_batch_mode_leaves_the_policy_alone() -> None:
     assert all((a != b).any() for a, b in zip(snapshot(state.value), value_before, strict=True))
 
 
-def played(state: State, spec: EnvSpec, seed: int) -> Segments:
-    """Segments that the policy itself acted in, through `act`, as an actor records them."""
-    rng = np.random.default_rng(seed)
-    shape = (ROWS, STEPS, *spec.observation_shape)
-    observation = rng.normal(loc=3.0, scale=5.0, size=shape).astype(np.float32)
-    acted = [state.policy.act(observation[:, t], rng) for t in range(STEPS)]
-    return Segments(
-        observation=observation,
-        next_observation=rng.normal(loc=3.0, scale=5.0, size=shape).astype(np.float32),
-        action=np.stack([a.extras["policy_action"] for a in acted], axis=1),
-        log_prob=np.stack([a.extras["log_prob"] for a in acted], axis=1),
-        reward=rng.normal(size=(ROWS, STEPS)).astype(np.float32),
-        discount=np.full((ROWS, STEPS), 0.9, np.float32),
-        boundary=np.zeros((ROWS, STEPS), bool),
-    )
-
-
 @pytest.mark.parametrize("normalize_reward", [False, True])
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_ratio_is_one_at_the_first_step_with_normalisation_on(
@@ -422,7 +384,7 @@ def test_ratio_is_one_at_the_first_step_with_normalisation_on(
     state = algorithm.initial_state(spec)
     scramble(state.policy, seed=0)
     for iteration in range(3):
-        columns = played(state, spec, iteration)
+        columns = played(state.policy, ROWS, STEPS, iteration)
         returns = np.random.default_rng(iteration).normal(scale=4.0, size=(ROWS, STEPS))
         sample = as_sample(columns, {"discounted_return": returns.astype(np.float32)})
         metrics = algorithm.update(state, sample).metrics
@@ -440,7 +402,7 @@ def test_update_takes_the_segments_into_the_statistics() -> None:
     state = algorithm.initial_state(spec)
     seen = []
     for iteration in range(2):
-        columns = played(state, spec, iteration)
+        columns = played(state.policy, ROWS, STEPS, iteration)
         algorithm.update(state, as_sample(columns))
         seen.append(columns.observation.reshape(SIZE, -1).astype(np.float64))
     moments, everything = state.policy.normalizer.observation_moments, np.concatenate(seen)
@@ -468,7 +430,7 @@ def test_normalised_update_trains_on_normalised_columns(spec: EnvSpec) -> None:
     )
     state = normalising.initial_state(spec)
     state.policy.normalizer.update(torch.from_numpy(seen), torch.from_numpy(returns))
-    columns = played(state, spec, seed=0)
+    columns = played(state.policy, ROWS, STEPS, seed=0)
     unused = {"discounted_return": np.ones((ROWS, STEPS), np.float32)}
     result = normalising.update(state, as_sample(columns, unused))
 
@@ -503,22 +465,11 @@ def test_gaussian_begins_at_the_configured_deviation() -> None:
 
 def test_update_on_pixels_moves_every_layer() -> None:
     torch.set_default_dtype(torch.float32)
-    spec, rng = pixel_spec(4), np.random.default_rng(0)
+    spec = pixel_spec(4)
     config = PPO.Config(hidden_sizes=(8,), epochs=1)
     algorithm = PPO(config, device=CPU, seed=SEED)
     state = algorithm.initial_state(spec)
-    shape = (ROWS, STEPS, *spec.observation_shape)
-    observation = rng.integers(0, 256, size=shape, dtype=np.uint8)
-    acted = [state.policy.act(observation[:, t], rng) for t in range(STEPS)]
-    columns = Segments(
-        observation=observation,
-        next_observation=rng.integers(0, 256, size=shape, dtype=np.uint8),
-        action=np.stack([a.action for a in acted], axis=1),
-        log_prob=np.stack([a.extras["log_prob"] for a in acted], axis=1),
-        reward=rng.normal(size=(ROWS, STEPS)).astype(np.float32),
-        discount=np.full((ROWS, STEPS), 0.9, np.float32),
-        boundary=np.zeros((ROWS, STEPS), bool),
-    )
+    columns = played(state.policy, ROWS, STEPS, seed=0)
     modules = (state.policy, state.value)
     before = [snapshot(module) for module in modules]
     algorithm.update(state, as_sample(columns))
