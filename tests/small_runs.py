@@ -83,7 +83,8 @@ SETTINGS["td3,sac,ppo"] = {
 
 
 def settings(algo: str, **changes: Any) -> dict[str, Any]:
-    off_policy = OFF_POLICY if algo in ("dqn", "td3", "sac") else {}
+    alone = algo in SETTINGS and "," not in algo
+    off_policy = OFF_POLICY if alone and SETTINGS[algo] is not SEGMENTS else {}
     return {**SHARED, **off_policy, **SETTINGS[algo], **changes}
 
 
