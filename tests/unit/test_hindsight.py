@@ -212,12 +212,13 @@ def test_lost_episode_gives_nothing():
 
 
 def test_step_that_was_none_is_not_an_end():
-    """A copy that broke reports an end that is not valid; the episode was forgotten before."""
     assembler = make(Final, goals=1)
-    (tick,) = make_ticks(["C"])
-    broken = Tick(tick.columns, tick.terminated, tick.boundary, np.array([False]))
-    assert feed(assembler, [broken]) == []
-    assert len(feed(assembler, make_ticks(["-C"]))) == 4
+    first, none, last = make_ticks(["-CC"])
+    assert feed(assembler, [first]) == []
+    not_valid = Tick(none.columns, none.terminated, none.boundary, np.array([False]))
+    assert feed(assembler, [not_valid]) == []
+    rows = feed(assembler, [last])
+    assert sorted(row["observation"][1] for row in rows) == [0, 0, 2, 2]
 
 
 def test_hand_over_to_another_policy_keeps_the_episode_whole():
