@@ -166,9 +166,9 @@ def test_ratio_of_updates_to_steps_is_the_same_with_and_without_hindsight():
         allowed.append(limiter.surplus)
         waiting = limiter_of(**{"learner.relabel": relabel})
         waiting.inserted(100 * items_per_step - 1)
-        assert not waiting.can_sample(1)
+        assert not waiting.can_sample(1, consumer=0)
         waiting.inserted(1)
-        assert waiting.can_sample(1)
+        assert waiting.can_sample(1, consumer=0)
     # 0.5 updates of 40 items for each of 1000 steps; 40 * .5 / 5 is exact.
     assert allowed == [1000 * 0.5 * 40] * 3
 
