@@ -15,15 +15,17 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from actors.assemblers import NStep, Segments
+from actors.assemblers import Assembler, NStep, Segments
 from actors.casting import Casting
 from actors.episodes import Episodes
+from actors.hindsight import Hindsight
 from actors.player import Player, Turn
 from actors.stepper import Stepper
 from actors.stream import Stream
 from repertory.config import OffPolicyConfig, RunConfig
 from repertory.envs import make_vector_env
 from repertory.errors import CheckpointError
+from repertory.goal_judge import GoalJudge
 from repertory.parts import lookup
 from repertory.protocols import Policy
 from repertory.seeding import derive_seed
@@ -56,7 +58,9 @@ class Rollout:
         streams: Sequence[Stream],
         *,
         rng: np.random.Generator,
+        judge: GoalJudge | None = None,
     ) -> None:
+        """`judge` is that of the streams, if they need one; it is closed with the rest."""
         self.players = tuple(players)
         self.env_steps = 0
         self.broken_episodes = 0  # lost because the environment broke
@@ -65,6 +69,7 @@ class Rollout:
         self._casting = casting
         self._streams = tuple(streams)
         self._rng = rng
+        self._judge = judge
         self._policy_ids = np.array([player.policy_id for player in players], np.int32)
         self._episodes = Episodes(self.players, self._stepper.copies)
         self._observation = self._stepper.reset()
@@ -210,6 +215,8 @@ class Rollout:
 
     def close(self) -> None:
         self._stepper.env.close()
+        if self._judge is not None:
+            self._judge.close()
 
 
 class _Gathered:
@@ -255,6 +262,9 @@ def rollout_for(
     if worker is not None and (worker.index, worker.incarnation) != (0, 1):
         seed = derive_seed(config.seed, "worker", worker.index, worker.incarnation)
     copies = config.env.copies
+    tables = tables_of(config)
+    relabelling = any(layout.relabel is not None for layout in tables.values())
+    judge = GoalJudge(config.env, spec) if relabelling else None
     return Rollout(
         make_vector_env(
             config.env, copies=copies, seed=seed, role="rollout", guarded=worker is not None
@@ -262,8 +272,12 @@ def rollout_for(
         spec,
         [_player(config, spec, name, policies[name]) for name in config.learners],
         casting,
-        [_stream(config, table, layout, policies) for table, layout in tables_of(config).items()],
+        [
+            _stream(config, table, layout, policies, _assembler(layout, judge, seed, table))
+            for table, layout in tables.items()
+        ],
         rng=np.random.default_rng(derive_seed(seed, "rollout")),
+        judge=judge,
     )
 
 
@@ -284,15 +298,28 @@ def _player(config: RunConfig, spec: EnvSpec, name: str, policy: Policy) -> Play
     )
 
 
+def _assembler(layout: TableLayout, judge: GoalJudge | None, seed: int, table: str) -> Assembler:
+    if layout.segment_length is not None:
+        return Segments(layout.segment_length, layout.gamma)
+    if layout.relabel is not None:
+        assert judge is not None
+        choice = lookup("relabel", layout.relabel.name)(layout.relabel)
+        bits = np.random.PCG64(derive_seed(seed, "relabel", table))
+        return Hindsight(choice, judge, layout.gamma, bits)
+    return NStep(layout.n_step, layout.gamma)
+
+
 def _stream(
-    config: RunConfig, table: str, layout: TableLayout, policies: Mapping[str, Policy]
+    config: RunConfig,
+    table: str,
+    layout: TableLayout,
+    policies: Mapping[str, Policy],
+    assembler: Assembler,
 ) -> Stream:
     names = list(config.learners)
     return Stream(
         table,
-        NStep(layout.n_step, layout.gamma)
-        if layout.segment_length is None
-        else Segments(layout.segment_length, layout.gamma),
+        assembler,
         config.env.copies,
         readers=[names.index(learner) for learner in layout.learners],
         own_only=layout.segment_length is not None,

@@ -23,7 +23,7 @@ from actors.rounds import Rounds
 from repertory.config import OnPolicyConfig, RunConfig
 from repertory.errors import ReplayTimeout
 from repertory.heartbeat import Heartbeat
-from repertory.table_layout import table_of
+from repertory.table_layout import table_of, tables_of
 from repertory.types import (
     Array,
     DecisionOutcome,
@@ -90,6 +90,12 @@ class RolloutWorker:
         self._rounds = {name: Rounds(config.env.copies, config.max_lag) for name in on_policy}
         self._send_items = dict.fromkeys(replays, config.topology.send_items)
         self._send_items |= {table_of(config, name): 1 for name in on_policy}
+        # Whole episodes come at once where goals are relabelled: they go in pieces of this size.
+        self._most_items = {
+            table: config.topology.send_items * layout.items_per_step
+            for table, layout in tables_of(config).items()
+            if layout.relabel is not None
+        }
         self._gathered: dict[str, list[TransitionBatch]] = {}
         self._gathered_steps = 0
         self._outcomes: list[EpisodeOutcome] = []
@@ -180,12 +186,17 @@ class RolloutWorker:
         self._gathering_since = time.monotonic()
         for table in tables:
             batch = TransitionBatch.concatenate(self._gathered.pop(table))
-            while not self._insert(table, batch):
-                self._heartbeat.progress()  # a limiter that holds actors is no fault
-                if self.stopping.is_set():
-                    logger.warning("%d items were not sent", len(batch))
-                    self._heartbeat.count(items_not_sent=len(batch))
-                    break
+            size = self._most_items.get(table, len(batch))
+            for start in range(0, len(batch), size):
+                self._send_piece(table, batch.select(slice(start, start + size)))
+
+    def _send_piece(self, table: str, batch: TransitionBatch) -> None:
+        while not self._insert(table, batch):
+            self._heartbeat.progress()  # a limiter that holds actors is no fault
+            if self.stopping.is_set():
+                logger.warning("%d items were not sent", len(batch))
+                self._heartbeat.count(items_not_sent=len(batch))
+                return
 
     def _insert(self, table: str, batch: TransitionBatch) -> bool:
         try:

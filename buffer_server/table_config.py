@@ -28,7 +28,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from buffer_server.capacity import Capacity
 from buffer_server.rate_limiter import RateLimiter
 from buffer_server.table import Table
-from repertory.config import LearnerConfig, OnPolicyConfig, RunConfig, read_yaml
+from repertory.config import LearnerConfig, OffPolicyConfig, OnPolicyConfig, RunConfig, read_yaml
 from repertory.config_messages import explain
 from repertory.errors import UsageError
 from repertory.parts import lookup
@@ -133,7 +133,8 @@ def table_config(
         capacity = 2 * config.env.copies
     else:
         sampler = config.replay.sampler
-        capacity = min(config.replay.capacity, config.steps)
+        assert isinstance(learner_config, OffPolicyConfig)
+        capacity = min(config.replay.capacity, config.steps * learner_config.items_per_step)
         capacity_bytes = config.replay.capacity_bytes
     signature = spec.transition_signature(extras, segment_length)
     if segment_length is None and spec.observation_kind == "pixels":

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
@@ -26,6 +26,7 @@ from repertory.errors import UsageError
 from repertory.parts import lookup
 from repertory.settings import (
     ExplorationSettings,
+    RelabelSettings,
     SamplerSettings,
     Settings,
     part_default,
@@ -71,10 +72,30 @@ class OffPolicyConfig(LearnerConfig):
     train_every: int = Field(default=1, ge=1)  # environment steps from one burst to the next
     updates_per_step: float = Field(default=1.0, gt=0)  # gradient updates per environment step
     exploration: ExplorationSettings = part_default("none")
+    relabel: RelabelSettings = None  # hindsight: goals reached later, for goal environments
     # In a portfolio: of each batch, at least so much is what its own policy did ...
     own_share: float = Field(default=0.5, ge=0, le=1)
     # ... and nothing is more versions behind the newest of the same policy than this.
     max_age: int | None = Field(default=None, ge=0)
+
+    @property
+    def items_per_step(self) -> int:
+        """What one environment step becomes in the replay, in the mean over whole episodes."""
+        return 1 if self.relabel is None else 1 + self.relabel.goals
+
+    @model_validator(mode="after")
+    def _hindsight_is_of_single_steps(self) -> Self:
+        if self.relabel is not None and self.n_step > 1:
+            raise ValueError(
+                f"learner.relabel with learner.n_step = {self.n_step} is refused: sums of rewards "
+                "were made for the goal of their time; set learner.n_step=1"
+            )
+        if self.relabel is not None and self.normalize_reward:
+            raise ValueError(
+                "learner.relabel with learner.normalize_reward is refused: what the relabelled "
+                "episodes return is not known; set learner.normalize_reward=false"
+            )
+        return self
 
 
 class OnPolicyConfig(LearnerConfig):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from repertory.errors import UsageError
 
-PartKind = Literal["algorithm", "policy", "exploration", "sampler", "strategy"]
+PartKind = Literal["algorithm", "policy", "exploration", "relabel", "sampler", "strategy"]
 
 SHORT_NAMES: Mapping[PartKind, Mapping[str, str]] = {
     "algorithm": {
@@ -42,6 +42,11 @@ SHORT_NAMES: Mapping[PartKind, Mapping[str, str]] = {
         "gaussian": "actors.exploration.gaussian:Gaussian",
         "ornstein_uhlenbeck": "actors.exploration.ornstein_uhlenbeck:OrnsteinUhlenbeck",
         "epsilon_greedy": "actors.exploration.epsilon_greedy:EpsilonGreedy",
+    },
+    "relabel": {
+        "future": "actors.goal_choices:Future",
+        "final": "actors.goal_choices:Final",
+        "episode": "actors.goal_choices:Episode",
     },
     "sampler": {
         "uniform": "buffer_server.samplers.uniform:Uniform",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, SerializeAsAny
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny
 
 from repertory.errors import UsageError
 from repertory.parts import PartKind, lookup
@@ -26,6 +26,12 @@ class PartSettings(Settings):
     """Settings of a replaceable part; `name` says which part it is."""
 
     name: str
+
+
+class RelabelConfig(PartSettings):
+    """Of a choice of goals in hindsight (`actors.goal_choices`)."""
+
+    goals: int = Field(default=4, ge=1, le=100)  # with which each transition is repeated
 
 
 def _validate_part(kind: PartKind, value: Any) -> Any:
@@ -47,6 +53,11 @@ ExplorationSettings = Annotated[
 ]
 SamplerSettings = Annotated[
     SerializeAsAny[PartSettings], BeforeValidator(partial(_validate_part, "sampler"))
+]
+# Of an off-policy learner; None: goals stay as they were.
+RelabelSettings = Annotated[
+    SerializeAsAny[RelabelConfig] | None,
+    BeforeValidator(lambda value: None if value is None else _validate_part("relabel", value)),
 ]
 StrategySettings = Annotated[
     SerializeAsAny[PartSettings], BeforeValidator(partial(_validate_part, "strategy"))

@@ -14,12 +14,37 @@ from typing import Any, Literal
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import FlattenObservation
 
 from repertory.errors import UsageError
 from repertory.types import Array, ColumnSpec
 
 ActionKind = Literal["continuous", "discrete", "multi_discrete"]
 ObservationKind = Literal["vector", "pixels"]
+
+GOAL_KEYS = frozenset({"observation", "achieved_goal", "desired_goal"})
+
+
+@dataclass(frozen=True, slots=True)
+class GoalSpec:
+    """Where the goals stand in the flat observation of a goal environment: from, to."""
+
+    achieved: tuple[int, int]
+    desired: tuple[int, int]
+
+    @classmethod
+    def within(cls, space: spaces.Space[Any]) -> GoalSpec | None:
+        """None where the observations are no dict with both goals, of one shape."""
+        places: dict[str, tuple[int, int]] = {}
+        start = 0
+        if isinstance(space, spaces.Dict):
+            for name, part in space.items():  # flattened in this order
+                places[name] = (start, start + spaces.flatdim(part))
+                start = places[name][1]
+        if not places.keys() >= GOAL_KEYS:
+            return None
+        goals = cls(places["achieved_goal"], places["desired_goal"])
+        return goals if np.diff(goals.achieved) == np.diff(goals.desired) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +62,7 @@ class EnvSpec:
     max_episode_steps: int | None
     observation_low: tuple[float, ...] = ()  # of a vector's numbers; empty: not known
     observation_high: tuple[float, ...] = ()
+    goals: GoalSpec | None = None  # of a goal environment
 
     @property
     def action_size(self) -> int:
@@ -122,6 +148,9 @@ class EnvSpec:
             name: tuple(value) if isinstance(value, list) else value
             for name, value in document.items()
         }
+        if values.get("goals") is not None:
+            goals = {name: tuple(place) for name, place in values["goals"].items()}
+            values["goals"] = GoalSpec(**goals)
         return cls(**values)
 
     @classmethod
@@ -144,8 +173,17 @@ class EnvSpec:
             # A limit for each pixel would say no more than its type does.
             observation_low=() if pixels else tuple(observation.low.ravel().tolist()),
             observation_high=() if pixels else tuple(observation.high.ravel().tolist()),
+            goals=_goals(env),
             **_describe_actions(action, env_id),
         )
+
+
+def _goals(env: gym.Env[Any, Any]) -> GoalSpec | None:
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, FlattenObservation):
+            return GoalSpec.within(env.env.observation_space)
+        env = env.env
+    return None
 
 
 def _describe_actions(action: spaces.Space[Any], env_id: str) -> dict[str, Any]:

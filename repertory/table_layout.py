@@ -8,6 +8,8 @@ the same items serve them: `replay`, and where that is impossible `replay-2`, `r
                                    puts its own gamma there (`own_discount`)
     anything else                  n-step sums differ: a table of its own
 
+Hindsight (`relabel`) adds items to a table, so it is shared only by learners that ask for the same.
+
 A learner that normalises rewards needs discounted returns of its own gamma with each item, so it
 shares only with the same.
 """
@@ -21,6 +23,7 @@ import numpy as np
 
 from repertory.config import OffPolicyConfig, OnPolicyConfig, RunConfig
 from repertory.errors import UsageError
+from repertory.settings import RelabelConfig
 from repertory.types import Array, ColumnSpec
 
 SHARED_TABLE = "replay"
@@ -35,6 +38,8 @@ class TableLayout:
     n_step: int = 1
     segment_length: int | None = None  # of a queue; None: a replay of transitions
     discounted_return: bool = False  # whether a reader normalises rewards
+    relabel: RelabelConfig | None = None  # goals in hindsight
+    items_per_step: int = 1  # with it more than one, in the mean over whole episodes
 
 
 def tables_of(config: RunConfig) -> dict[str, TableLayout]:
@@ -98,13 +103,20 @@ def _join_or_open(tables: dict[str, TableLayout], learner: str, config: OffPolic
         tables,
         SHARED_TABLE if replays == 0 else f"{SHARED_TABLE}-{replays + 1}",
         TableLayout(
-            (learner,), config.gamma, config.n_step, discounted_return=config.normalize_reward
+            (learner,),
+            config.gamma,
+            config.n_step,
+            discounted_return=config.normalize_reward,
+            relabel=config.relabel,
+            items_per_step=config.items_per_step,
         ),
     )
 
 
 def _fits(table: TableLayout, config: OffPolicyConfig) -> bool:
     if table.segment_length is not None or table.n_step != config.n_step:
+        return False
+    if table.relabel != config.relabel:
         return False
     if table.gamma == config.gamma:
         return True

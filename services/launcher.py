@@ -16,9 +16,11 @@ from repertory.checkpoints import Checkpoint
 from repertory.config import RunConfig
 from repertory.envs import probe
 from repertory.errors import RepertoryError
+from repertory.goal_judge import check_goals
 from repertory.parts import load_attribute
 from repertory.protocols import Callback
 from repertory.specs import EnvSpec
+from repertory.table_layout import tables_of
 from services import topology
 from services.fit import check_fit, check_portfolio, choose_device
 from services.local_run import LocalRun, RunResult
@@ -34,6 +36,8 @@ def check(config: RunConfig) -> EnvSpec:
     for name, learner in config.learners.items():
         check_fit(name, learner, config.replay, spec)
     check_portfolio(config)
+    if any(layout.relabel is not None for layout in tables_of(config).values()):
+        check_goals(config.env, spec)
     return spec
 
 

@@ -3,7 +3,8 @@
 Which learners share a table is said by `repertory.table_layout`. The limiter of a replay holds
 each learner's ratio of updates to environment steps, whatever the speeds of all sides: for each
 item that comes in a learner may sample `updates_per_step * batch_size`, times a factor where the
-director shares the updates out (`services.learner_time`).
+director shares the updates out (`services.learner_time`). Where a step becomes several items
+(hindsight), each lets a learner sample its part of that.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ def samples_per_insert(
         reader = config.learners[learner]
         assert isinstance(reader, OffPolicyConfig)
         factor = 1.0 if factors is None else factors[learner]
-        ratios[places.index(learner)] = factor * reader.updates_per_step * reader.batch_size
+        samples_per_step = factor * reader.updates_per_step * reader.batch_size
+        ratios[places.index(learner)] = samples_per_step / layout.items_per_step
     return ratios
 
 
@@ -109,10 +111,12 @@ def _limiter(config: RunConfig, layout: TableLayout, shards: int) -> LimiterConf
         if isinstance(reader := config.learners[learner], OffPolicyConfig)
     ]
     # One message of an actor: what it gathers, and what the end of an episode adds to it.
-    largest_insert = config.topology.send_items + config.env.copies * layout.n_step
+    largest_insert = layout.items_per_step * (
+        config.topology.send_items + config.env.copies * layout.n_step
+    )
     return LimiterConfig(
         # Nobody begins before it may: all wait for the last.
-        min_size=max(1, max(starts) // shards),
+        min_size=max(1, layout.items_per_step * max(starts) // shards),
         consumers=samples_per_insert(config, layout),
         consumer_buffer_items=2 * largest_insert,
     )

@@ -60,6 +60,16 @@ OFF_POLICY: dict[str, Any] = {
     "learner.updates_per_step": 0.25,
 }
 
+# Not a name of an algorithm: hindsight, with episodes that a checkpoint cuts.
+HINDSIGHT_ENV = "repertory.environments.bit_flip:BitFlip"
+HINDSIGHT: dict[str, Any] = {
+    **SHARED,
+    **OFF_POLICY,
+    "env.kwargs.bits": 7,
+    "learner.relabel": "future",
+    "replay.sampler": "prioritized",
+}
+
 
 # Portfolios: several tables, hand-overs within episodes, learner time by choice.
 SETTINGS["dqn,ppo"] = {

@@ -102,6 +102,28 @@ def test_every_dqn_variant_learns_cartpole(
     assert evaluate(result.run_dir, "best", episodes=20).mean_return >= threshold
 
 
+def reached_goals(relabel: str | None, run_dir: Path) -> float:
+    """The share of 50 bit-flip goals of 15 bits that the best policy of DQN's preset reaches."""
+    env = "repertory.environments.bit_flip:BitFlip"
+    settings = {"learner.relabel": relabel, "steps": 4000}
+    train(env, "dqn", seed=1, run_dir=run_dir, settings=settings, progress=False)
+    returns = evaluate(run_dir, "best", episodes=50).returns
+    return sum(value > -15 for value in returns) / len(returns)
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(1200)
+def test_hindsight_reaches_goals_of_fifteen_bits(tmp_path: Path) -> None:
+    assert reached_goals("future", tmp_path / "run") >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.learning
+@pytest.mark.timeout(1200)
+def test_without_hindsight_goals_of_fifteen_bits_are_not_reached(tmp_path: Path) -> None:
+    assert reached_goals(None, tmp_path / "run") <= 0.1
+
+
 @pytest.mark.slow
 @pytest.mark.learning
 @pytest.mark.timeout(1200)

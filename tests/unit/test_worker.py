@@ -108,10 +108,15 @@ class World:
     """`algorithms` are the learners of the run; the first one's weights and table are at hand."""
 
     def __init__(
-        self, *algorithms: str, newest: int = 0, casting: Any = None, **overrides: Any
+        self,
+        *algorithms: str,
+        newest: int = 0,
+        casting: Any = None,
+        env: str = "CartPole-v1",
+        **overrides: Any,
     ) -> None:
         settings = {"env.copies": 2, "steps": 100_000, "topology.send_items": 16, **overrides}
-        self.config: RunConfig = resolve("CartPole-v1", algorithms, overrides=settings)
+        self.config: RunConfig = resolve(env, algorithms, overrides=settings)
         spec = probe(self.config.env)
         self.policies = {}
         for name, learner in self.config.learners.items():
@@ -154,6 +159,15 @@ def test_what_is_gathered_goes_in_messages_of_the_size_asked_for() -> None:
     sizes = [len(batch) for batch in world.replay.batches[:-1]]
     assert set(sizes) <= {16, 17}  # two copies at a time
     assert world.heartbeat.totals["env_steps"] == world.replay.items
+
+
+def test_relabelled_episodes_go_in_pieces_that_the_limiter_takes() -> None:
+    relabel = {"learner.relabel": "future", "topology.send_items": 4, "env.kwargs.bits": 30}
+    world = World("dqn", env="repertory.environments.bit_flip:BitFlip", **relabel)
+    world.run_until(lambda: world.replay.items >= 600)
+    # Two episodes of 30 steps end at once, with five items a step: 300 in pieces of 4 * 5.
+    assert {len(batch) for batch in world.replay.batches} == {20}
+    assert world.replay.items == 5 * world.heartbeat.totals["env_steps"]
 
 
 def test_episodes_are_told_with_their_returns() -> None:

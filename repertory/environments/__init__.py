@@ -1,0 +1,1 @@
+"""Environments of our own, named as `repertory.environments.module:Name`."""
