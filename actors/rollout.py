@@ -96,7 +96,7 @@ class Rollout:
         for index, copies in self._episodes.acting():
             if beginning[copies].any():
                 starting = beginning & (self._episodes.player == index)
-                self.players[index].exploration.begin_episode(starting)
+                self.players[index].begin(starting)
         return True
 
     def _step(self, gathered: _Gathered) -> None:
@@ -120,6 +120,9 @@ class Rollout:
         for stream in self._streams:
             gathered.add(stream.table, stream.add(columns, turns, step))
         self._episodes.add(step)
+        if not step.valid.all():  # what was done while a copy merely reset itself is no beginning
+            for player in self.players:
+                player.begin(~step.valid)
         if step.broken.any():
             self.broken_episodes += int(step.broken.sum())
             self._lose_episodes(step.broken)
@@ -152,7 +155,7 @@ class Rollout:
             self._casting.give_back(unplayed)
         # A player that stays in its copy begins anew there.
         for player in self.players:
-            player.exploration.begin_episode(copies)
+            player.begin(copies)
 
     def state(self) -> dict[str, Any]:
         """Everything needed to go on as if nothing had happened, running episodes included."""

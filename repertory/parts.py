@@ -18,6 +18,7 @@ PartKind = Literal["algorithm", "policy", "exploration", "sampler", "strategy"]
 SHORT_NAMES: Mapping[PartKind, Mapping[str, str]] = {
     "algorithm": {
         "dqn": "learner.algorithms.dqn:DQN",
+        "option_critic": "learner.algorithms.option_critic:OptionCritic",
         "ppo": "learner.algorithms.ppo:PPO",
         "sac": "learner.algorithms.sac:SAC",
         "td3": "learner.algorithms.td3:TD3",
@@ -26,6 +27,7 @@ SHORT_NAMES: Mapping[PartKind, Mapping[str, str]] = {
         "deterministic": "repertory.policies.deterministic:DeterministicPolicy",
         "squashed_gaussian": "repertory.policies.squashed_gaussian:SquashedGaussianPolicy",
         "greedy_q": "repertory.policies.greedy_q:GreedyQPolicy",
+        "options": "repertory.policies.options:OptionsPolicy",
         "stochastic": "repertory.policies.stochastic:StochasticPolicy",
     },
     "exploration": {
