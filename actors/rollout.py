@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from actors.assemblers import NStep, Segments
+from actors.assemblers import Assembler, NStep, Segments
 from actors.casting import Casting
 from actors.episodes import Episodes
 from actors.player import Player, Turn
 from actors.stepper import Stepper
 from actors.stream import Stream
+from actors.stretches import Stretches
 from repertory.config import OffPolicyConfig, RunConfig
 from repertory.envs import make_vector_env
 from repertory.errors import CheckpointError
@@ -291,14 +292,19 @@ def _stream(
     config: RunConfig, table: str, layout: TableLayout, policies: Mapping[str, Policy]
 ) -> Stream:
     names = list(config.learners)
+    assembler: Assembler
+    if layout.segment_length is not None:
+        assembler = Segments(layout.segment_length, layout.gamma)
+    elif layout.stretches:
+        assembler = Stretches(layout.gamma)
+    else:
+        assembler = NStep(layout.n_step, layout.gamma)
     return Stream(
         table,
-        NStep(layout.n_step, layout.gamma)
-        if layout.segment_length is None
-        else Segments(layout.segment_length, layout.gamma),
+        assembler,
         config.env.copies,
         readers=[names.index(learner) for learner in layout.learners],
-        own_only=layout.segment_length is not None,
+        own_only=layout.segment_length is not None or layout.stretches,
         extras=shared_extras(layout, {name: policies[name].extras for name in layout.learners}),
         return_gamma=layout.gamma if layout.discounted_return else None,
     )

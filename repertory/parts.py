@@ -18,6 +18,7 @@ PartKind = Literal["algorithm", "policy", "exploration", "sampler", "strategy"]
 SHORT_NAMES: Mapping[PartKind, Mapping[str, str]] = {
     "algorithm": {
         "dqn": "learner.algorithms.dqn:DQN",
+        "h_dqn": "learner.algorithms.h_dqn:HDQN",
         "option_critic": "learner.algorithms.option_critic:OptionCritic",
         "ppo": "learner.algorithms.ppo:PPO",
         "sac": "learner.algorithms.sac:SAC",
@@ -27,6 +28,7 @@ SHORT_NAMES: Mapping[PartKind, Mapping[str, str]] = {
         "deterministic": "repertory.policies.deterministic:DeterministicPolicy",
         "squashed_gaussian": "repertory.policies.squashed_gaussian:SquashedGaussianPolicy",
         "greedy_q": "repertory.policies.greedy_q:GreedyQPolicy",
+        "goal_directed": "repertory.policies.goal_directed:GoalDirectedPolicy",
         "options": "repertory.policies.options:OptionsPolicy",
         "stochastic": "repertory.policies.stochastic:StochasticPolicy",
     },

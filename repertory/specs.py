@@ -35,6 +35,8 @@ class EnvSpec:
     action_shape: tuple[int, ...]  # of one action as the environment takes it
     action_dtype: str
     max_episode_steps: int | None
+    # Observations that the environment names as goals by its attribute `goals`, flat: [G][numbers].
+    goals: tuple[tuple[float, ...], ...] = ()
 
     @property
     def action_size(self) -> int:
@@ -120,6 +122,7 @@ class EnvSpec:
             name: tuple(value) if isinstance(value, list) else value
             for name, value in document.items()
         }
+        values["goals"] = tuple(tuple(goal) for goal in values.get("goals", ()))
         return cls(**values)
 
     @classmethod
@@ -139,8 +142,21 @@ class EnvSpec:
             observation_shape=observation.shape,
             observation_dtype=observation.dtype.str,
             max_episode_steps=limit,
+            goals=_goals(env, observation.shape, env_id),
             **_describe_actions(action, env_id),
         )
+
+
+def _goals(
+    env: gym.Env[Any, Any], shape: tuple[int, ...], env_id: str
+) -> tuple[tuple[float, ...], ...]:
+    goals = np.asarray(getattr(env.unwrapped, "goals", ()), np.float64)
+    if goals.size and goals.shape[1:] != shape:
+        raise UsageError(
+            f"{env_id} names goals of shape {goals.shape[1:]}, its observations have {shape}: "
+            "make each goal an observation"
+        )
+    return tuple(tuple(goal.ravel().tolist()) for goal in goals)
 
 
 def _describe_actions(action: spaces.Space[Any], env_id: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Policies that remember: rows for each copy, where they begin anew, and that a checkpoint has them."""
+"""Policies that remember: rows for each copy, beginning anew, and going on after a restart."""
 
 from __future__ import annotations
 
@@ -169,11 +169,12 @@ def test_two_decisions_for_the_same_policy_are_no_hand_over():
 
 
 def test_a_restored_rollout_remembers():
-    whole = rollout_of(counter_config(7, 5), copies=2)
+    config = EnvConfig(id="CartPole-v1")  # its episodes can be replayed
+    whole = rollout_of(config, copies=2)
     recorded(whole, 6)
     saved = whole.state()
     expected = recorded(whole, 8)
-    restored = rollout_of(counter_config(7, 5), copies=2)
+    restored = rollout_of(config, copies=2)
     restored.load_state(saved)
     assert recorded(restored, 8) == expected
     assert expected[0] == 3
