@@ -13,6 +13,7 @@ from repertory.checkpoints import CheckpointStore
 
 ENVS = {
     "dqn": "CartPole-v1",
+    "h_dqn": "repertory.chain_env:Chain",
     "option_critic": "CartPole-v1",
     "ppo": "CartPole-v1",
     "td3": "Pendulum-v1",
@@ -25,6 +26,7 @@ ENVS = {
 # noise with a memory, priorities, normalisers.
 SETTINGS: dict[str, dict[str, Any]] = {
     "dqn": {"learner.n_step": 3, "replay.sampler": "prioritized", "learner.double": True},
+    "h_dqn": {"learner.goal_steps": 20, "learner.normalize_observation": True},
     "option_critic": {"learner.normalize_observation": True},
     "ppo": {"learner.segment_length": 64, "learner.normalize_observation": True},
     "td3": {"learner.exploration": "ornstein_uhlenbeck", "learner.n_step": 2},
