@@ -176,7 +176,13 @@ def samples_for(
 
 
 def stretches_for(
-    config: RunConfig, learner: str, addresses: Sequence[str], *, caller: str, prefetch: int, seed: int
+    config: RunConfig,
+    learner: str,
+    addresses: Sequence[str],
+    *,
+    caller: str,
+    prefetch: int,
+    seed: int,
 ) -> ShardedReplay | None:
     """A learner's way to its second table, where it has one."""
     table = stretches_of(config, learner)
