@@ -72,7 +72,7 @@ SETTINGS["td3,sac,ppo"] = {
 
 
 def settings(algo: str, **changes: Any) -> dict[str, Any]:
-    off_policy = OFF_POLICY if algo in ("dqn", "td3", "sac") else {}
+    off_policy = OFF_POLICY if algo in ("dqn", "h_dqn", "option_critic", "td3", "sac") else {}
     return {**SHARED, **off_policy, **SETTINGS[algo], **changes}
 
 
