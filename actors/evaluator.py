@@ -9,6 +9,7 @@ import numpy as np
 from actors.stepper import Stepper
 from repertory.config import EnvConfig
 from repertory.envs import Role, make_vector_env
+from repertory.policy_memory import PolicyMemory
 from repertory.protocols import Policy
 from repertory.specs import EnvSpec
 
@@ -38,12 +39,12 @@ def evaluate(
         changes["max_episode_steps"] = step_limit
     env = make_vector_env(config.model_copy(update=changes), copies=copies, seed=seed, role=role)
     try:
-        stepper = Stepper(env)
+        stepper, memory = Stepper(env), PolicyMemory(policy)
         observation = stepper.reset()
         finished: list[list[float]] = [[] for _ in range(copies)]
         episode_return = np.zeros(copies)
         while quota.any():
-            acted = policy.act(observation, None)
+            acted = memory.act(observation, None)
             step = stepper.step(spec.to_env_action(acted.action))
             observation = step.observation
             episode_return += np.where(step.valid, step.reward, 0)
@@ -53,6 +54,7 @@ def evaluate(
                     finished[copy].append(float(episode_return[copy]))
                     quota[copy] -= 1
             episode_return[ended] = 0
+            memory.begin(ended | ~step.valid)
         return [value for of_copy in finished for value in of_copy]
     finally:
         env.close()

@@ -22,6 +22,7 @@ from actors.hindsight import Hindsight
 from actors.player import Player, Turn
 from actors.stepper import Stepper
 from actors.stream import Stream
+from actors.stretches import Stretches
 from repertory.config import OffPolicyConfig, RunConfig
 from repertory.envs import make_vector_env
 from repertory.errors import CheckpointError
@@ -101,7 +102,7 @@ class Rollout:
         for index, copies in self._episodes.acting():
             if beginning[copies].any():
                 starting = beginning & (self._episodes.player == index)
-                self.players[index].exploration.begin_episode(starting)
+                self.players[index].begin(starting)
         return True
 
     def _step(self, gathered: _Gathered) -> None:
@@ -125,6 +126,9 @@ class Rollout:
         for stream in self._streams:
             gathered.add(stream.table, stream.add(columns, turns, step))
         self._episodes.add(step)
+        if not step.valid.all():  # what was done while a copy merely reset itself is no beginning
+            for player in self.players:
+                player.begin(~step.valid)
         if step.broken.any():
             self.broken_episodes += int(step.broken.sum())
             self._lose_episodes(step.broken)
@@ -157,7 +161,7 @@ class Rollout:
             self._casting.give_back(unplayed)
         # A player that stays in its copy begins anew there.
         for player in self.players:
-            player.exploration.begin_episode(copies)
+            player.begin(copies)
 
     def state(self) -> dict[str, Any]:
         """Everything needed to go on as if nothing had happened, running episodes included."""
@@ -317,12 +321,19 @@ def _stream(
     assembler: Assembler,
 ) -> Stream:
     names = list(config.learners)
+    assembler: Assembler
+    if layout.segment_length is not None:
+        assembler = Segments(layout.segment_length, layout.gamma)
+    elif layout.stretches:
+        assembler = Stretches(layout.gamma)
+    else:
+        assembler = NStep(layout.n_step, layout.gamma)
     return Stream(
         table,
         assembler,
         config.env.copies,
         readers=[names.index(learner) for learner in layout.learners],
-        own_only=layout.segment_length is not None,
+        own_only=layout.segment_length is not None or layout.stretches,
         extras=shared_extras(layout, {name: policies[name].extras for name in layout.learners}),
         return_gamma=layout.gamma if layout.discounted_return else None,
     )

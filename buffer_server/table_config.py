@@ -154,6 +154,21 @@ def table_config(
     )
 
 
+def stretch_table(
+    config: RunConfig,
+    learner_config: LearnerConfig,
+    spec: EnvSpec,
+    policy_extras: Mapping[str, ColumnSpec],
+) -> TableConfig:
+    """The second table of a learner of two levels: like its first, sampled evenly.
+
+    It has no ratio to keep: how many goals there are in so many steps is the policy's business.
+    """
+    table = table_config(config, learner_config, spec, policy_extras)
+    seed = derive_seed(config.seed, "replay", "stretches")
+    return table.model_copy(update={"sampler": lookup("sampler", "uniform").Config(), "seed": seed})
+
+
 def _refuse_more_than_memory(nbytes: int, config: RunConfig) -> None:
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if nbytes > 0.9 * physical:

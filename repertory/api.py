@@ -20,6 +20,7 @@ from rich.console import Console
 
 from repertory.config import resolve
 from repertory.policies.card import PolicyCard
+from repertory.policy_memory import PolicyMemory
 from repertory.protocols import Callback
 from repertory.types import Array
 from services import launcher
@@ -87,11 +88,15 @@ def load_policy(path: str | Path, policy: str = "best") -> LoadedPolicy:
 
 
 class LoadedPolicy:
-    """Acts on the environment's own observations, in the environment's own actions."""
+    """Acts on the environment's own observations, in the environment's own actions.
+
+    Some policies remember (an option, a goal): one row for each observation of a batch. Tell those
+    with `begin_episode` when an episode has ended.
+    """
 
     def __init__(self, card: PolicyCard) -> None:
         self.card = card
-        self._policy = card.build()
+        self._memory = PolicyMemory(card.build())
 
     def act(self, observation: Any, rng: np.random.Generator | None = None) -> Array:
         """The action for one observation or a batch of them; with a generator, a sampled one.
@@ -101,9 +106,14 @@ class LoadedPolicy:
         spec = self.card.spec
         batch = np.asarray(observation, spec.observation_dtype)
         single = batch.shape == spec.observation_shape
-        acted = self._policy.act(batch[None] if single else batch, rng)
+        batch = batch[None] if single else batch
+        acted = self._memory.act(batch, rng, env_steps=self.card.env_steps)
         action = spec.to_env_action(acted.action)
         return action[0] if single else action
+
+    def begin_episode(self, starting: Any = None) -> None:
+        """What comes next is the first observation of an episode, in the marked rows or in all."""
+        self._memory.begin(None if starting is None else np.asarray(starting, bool))
 
 
 def _reporter(progress: bool) -> Reporter:

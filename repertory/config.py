@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import yaml
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
@@ -65,6 +65,7 @@ class LearnerConfig(Settings):
 class OffPolicyConfig(LearnerConfig):
     """What every algorithm that learns from a replay has."""
 
+    stretches: ClassVar[bool] = False  # whether it has a second table, of `actors.stretches`
     batch_size: int = Field(default=256, ge=1)
     n_step: int = Field(default=1, ge=1, le=1000)
     random_steps: int = Field(default=1000, ge=0)  # environment steps of uniform random actions

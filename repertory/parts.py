@@ -21,6 +21,8 @@ SHORT_NAMES: Mapping[PartKind, Mapping[str, str]] = {
         "actor_critic": "learner.algorithms.actor_critic:ActorCritic",
         "dqn": "learner.algorithms.dqn:DQN",
         "npg": "learner.algorithms.natural_gradient:NPG",
+        "h_dqn": "learner.algorithms.h_dqn:HDQN",
+        "option_critic": "learner.algorithms.option_critic:OptionCritic",
         "ppo": "learner.algorithms.ppo:PPO",
         "q_learning": "learner.algorithms.q_learning:QLearning",
         "sac": "learner.algorithms.sac:SAC",
@@ -35,6 +37,8 @@ SHORT_NAMES: Mapping[PartKind, Mapping[str, str]] = {
         "greedy_q": "repertory.policies.greedy_q:GreedyQPolicy",
         "categorical": "repertory.policies.categorical:CategoricalPolicy",
         "tabular_q": "repertory.policies.tabular_q:TabularQPolicy",
+        "goal_directed": "repertory.policies.goal_directed:GoalDirectedPolicy",
+        "options": "repertory.policies.options:OptionsPolicy",
         "stochastic": "repertory.policies.stochastic:StochasticPolicy",
     },
     "exploration": {

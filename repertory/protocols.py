@@ -6,7 +6,7 @@ Anything with these methods fits, ours or a user's own (see `repertory.parts` fo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -38,6 +38,30 @@ class Policy(Protocol):
     def weights(self) -> dict[str, Array]: ...
 
     def load_weights(self, arrays: Mapping[str, Array]) -> None: ...
+
+
+@runtime_checkable
+class MemoryPolicy(Policy, Protocol):
+    """A policy that carries something from one step to the next: the option in force, a goal.
+
+    It has no state of its own: who lets it act keeps one row for each copy of the environment
+    (`repertory.policy_memory`), all zero where it has just begun. `act` is its first step.
+    """
+
+    memory: Mapping[str, ColumnSpec]
+
+    def act_remembering(
+        self,
+        observation: Array,
+        memory: Mapping[str, Array],
+        env_steps: int,
+        rng: np.random.Generator | None,
+    ) -> tuple[Acted, Mapping[str, Array]]:
+        """Actions, and what to remember: `memory` has the rows [B, ...] of these observations.
+
+        `env_steps` of the whole run are for schedules; without a generator nothing is random.
+        """
+        ...
 
 
 class Algorithm(Protocol[State]):

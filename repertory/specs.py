@@ -63,6 +63,8 @@ class EnvSpec:
     observation_low: tuple[float, ...] = ()  # of a vector's numbers; empty: not known
     observation_high: tuple[float, ...] = ()
     goals: GoalSpec | None = None  # of a goal environment
+    # Observations that the environment names as goals by its attribute `goals`, flat: [G][numbers].
+    named_goals: tuple[tuple[float, ...], ...] = ()
 
     @property
     def action_size(self) -> int:
@@ -151,6 +153,7 @@ class EnvSpec:
         if values.get("goals") is not None:
             goals = {name: tuple(place) for name, place in values["goals"].items()}
             values["goals"] = GoalSpec(**goals)
+        values["named_goals"] = tuple(tuple(goal) for goal in values.get("named_goals", ()))
         return cls(**values)
 
     @classmethod
@@ -174,6 +177,7 @@ class EnvSpec:
             observation_low=() if pixels else tuple(observation.low.ravel().tolist()),
             observation_high=() if pixels else tuple(observation.high.ravel().tolist()),
             goals=_goals(env),
+            named_goals=_named_goals(env, observation.shape, env_id),
             **_describe_actions(action, env_id),
         )
 
@@ -184,6 +188,18 @@ def _goals(env: gym.Env[Any, Any]) -> GoalSpec | None:
             return GoalSpec.within(env.env.observation_space)
         env = env.env
     return None
+
+
+def _named_goals(
+    env: gym.Env[Any, Any], shape: tuple[int, ...], env_id: str
+) -> tuple[tuple[float, ...], ...]:
+    goals = np.asarray(getattr(env.unwrapped, "goals", ()), np.float64)
+    if goals.size and goals.shape[1:] != shape:
+        raise UsageError(
+            f"{env_id} names goals of shape {goals.shape[1:]}, its observations have {shape}: "
+            "make each goal an observation"
+        )
+    return tuple(tuple(goal.ravel().tolist()) for goal in goals)
 
 
 def _describe_actions(action: spaces.Space[Any], env_id: str) -> dict[str, Any]:

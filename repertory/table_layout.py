@@ -10,6 +10,9 @@ the same items serve them: `replay`, and where that is impossible `replay-2`, `r
 
 Hindsight (`relabel`) adds items to a table, so it is shared only by learners that ask for the same.
 
+A learner of two levels has a second table to itself, `NAME-stretches`: one item for each goal that
+its policy has set.
+
 A learner that normalises rewards needs discounted returns of its own gamma with each item, so it
 shares only with the same.
 """
@@ -37,6 +40,7 @@ class TableLayout:
     gamma: float
     n_step: int = 1
     segment_length: int | None = None  # of a queue; None: a replay of transitions
+    stretches: bool = False  # a replay of stretches, the second table of its one reader
     discounted_return: bool = False  # whether a reader normalises rewards
     relabel: RelabelConfig | None = None  # goals in hindsight
     items_per_step: int = 1  # with it more than one, in the mean over whole episodes
@@ -60,12 +64,21 @@ def tables_of(config: RunConfig) -> dict[str, TableLayout]:
         else:
             assert isinstance(learner_config, OffPolicyConfig)
             _join_or_open(tables, learner, learner_config)
+            if learner_config.stretches:
+                name = f"{learner}-stretches"
+                _put(tables, name, TableLayout((learner,), learner_config.gamma, stretches=True))
     return tables
 
 
 def table_of(config: RunConfig, learner: str) -> str:
     """The name of the table that a learner reads."""
     return next(name for name, table in tables_of(config).items() if learner in table.learners)
+
+
+def stretches_of(config: RunConfig, learner: str) -> str | None:
+    """The name of a learner's second table, where it has one."""
+    names = (n for n, t in tables_of(config).items() if t.stretches and learner in t.learners)
+    return next(names, None)
 
 
 def own_discount(discount: Array, gamma: float) -> Array:
@@ -98,7 +111,7 @@ def _join_or_open(tables: dict[str, TableLayout], learner: str, config: OffPolic
                 discounted_return=table.discounted_return or config.normalize_reward,
             )
             return
-    replays = sum(table.segment_length is None for table in tables.values())
+    replays = sum(table.segment_length is None and not table.stretches for table in tables.values())
     _put(
         tables,
         SHARED_TABLE if replays == 0 else f"{SHARED_TABLE}-{replays + 1}",
@@ -114,7 +127,7 @@ def _join_or_open(tables: dict[str, TableLayout], learner: str, config: OffPolic
 
 
 def _fits(table: TableLayout, config: OffPolicyConfig) -> bool:
-    if table.segment_length is not None or table.n_step != config.n_step:
+    if table.segment_length is not None or table.stretches or table.n_step != config.n_step:
         return False
     if table.relabel != config.relabel:
         return False
@@ -127,7 +140,7 @@ def _fits(table: TableLayout, config: OffPolicyConfig) -> bool:
 def _put(tables: dict[str, TableLayout], name: str, layout: TableLayout) -> None:
     if name in tables:
         raise UsageError(
-            f"a learner called {name!r} is refused: its queue would have the name of a replay that "
-            "off-policy learners share; give it another name"
+            f"a learner called {name!r} is refused: its table would have the name of one that "
+            "other learners have; give it another name"
         )
     tables[name] = layout

@@ -101,6 +101,8 @@ class Sample:
     batch: TransitionBatch
     keys: Array  # [B] int64: names the items in `update_priorities`
     weights: Array  # [B] float32: importance weights, 1 everywhere for uniform sampling
+    # For a learner of two levels: what became of goals that were set, `learner.paired_replay`.
+    stretches: TransitionBatch | None = None
 
 
 @dataclass(frozen=True, slots=True)

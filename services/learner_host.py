@@ -13,6 +13,7 @@ from learner.data_parallel import check_alike, highest
 from learner.fresh_segments import FreshSegments
 from learner.loop import LearnerLoop
 from learner.own_discount import OwnDiscount
+from learner.paired_replay import PairedReplay
 from repertory.config import OnPolicyConfig
 from repertory.control import Control
 from repertory.parts import lookup
@@ -24,10 +25,11 @@ from services.batch_shares import items_per_replica
 from services.fit import choose_device
 from services.hosts import Process, ProcessContext
 from services.learner_process import LearnerProcess
-from services.replay_access import samples_for, sends_priorities
+from services.replay_access import samples_for, sends_priorities, stretches_for
 from services.weights import SilentPublisher, WeightPublisher
 
 PREFETCH = 2
+STRETCH_SECONDS = 0.1  # for stretches that may not be there yet
 
 
 class LearnerHost(Process):
@@ -82,6 +84,16 @@ class LearnerHost(Process):
             replay = segments = FreshSegments(self._replay, config.max_lag)
         elif tables_of(config)[table_of(config, learner)].gamma != learner_config.gamma:
             replay = OwnDiscount(self._replay, learner_config.gamma)
+        self._stretches = stretches_for(
+            config,
+            learner,
+            context.shards,
+            caller=context.name,
+            prefetch=PREFETCH,
+            seed=derive_seed(config.seed, "stretches", learner, rank),
+        )
+        if self._stretches is not None:
+            replay = PairedReplay(replay, self._stretches, STRETCH_SECONDS)
         self._loop = LearnerLoop(
             algorithm,
             learner_state,
@@ -114,6 +126,8 @@ class LearnerHost(Process):
             meeting.part()
             self._heartbeat.close()
             self._replay.close()
+            if self._stretches is not None:
+                self._stretches.close()
 
     def stop(self) -> None:
         self._learner.stopping.set()

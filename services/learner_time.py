@@ -37,7 +37,7 @@ class LearnerTime:
     def apply(self, factors: Mapping[str, float]) -> None:
         """Said again each time: a shard that was away hears it the next time."""
         for table, layout in tables_of(self._config).items():
-            if layout.segment_length is not None:
+            if layout.segment_length is not None or layout.stretches:
                 continue
             ratios = samples_per_insert(self._config, layout, factors)
             for link in self._links:

@@ -11,6 +11,7 @@ from learner.checkpoint import load_state_tree, state_tree
 from learner.fresh_segments import FreshSegments
 from learner.loop import LearnerLoop
 from learner.own_discount import OwnDiscount
+from learner.paired_replay import PairedReplay
 from repertory.config import OffPolicyConfig, OnPolicyConfig, RunConfig
 from repertory.parts import lookup
 from repertory.policies.policy import TorchPolicy
@@ -44,8 +45,13 @@ class LocalLearner:
         if isinstance(self.config, OffPolicyConfig):
             self._pace = Pace(self.config.learning_starts, self.config.updates_per_step)
 
-    def read(self, table: Table, way: Draws, layout: TableLayout) -> None:
-        """From this table, by this way: the table itself, or a client of the shard it is in."""
+    def read(
+        self, table: Table, way: Draws, layout: TableLayout, stretches: Table | None = None
+    ) -> None:
+        """From this table, by this way: the table itself, or a client of the shard it is in.
+
+        A learner of two levels reads `stretches` beside it.
+        """
         config, run_config = self.config, self._run_config
         self._table = table
         self._segments: FreshSegments | None = None
@@ -57,6 +63,8 @@ class LocalLearner:
             replay = LearnerView(way, self.place, config.own_share, config.max_age)
             if layout.gamma != config.gamma:
                 replay = OwnDiscount(replay, config.gamma)
+        if stretches is not None:
+            replay = PairedReplay(replay, stretches)
         self.loop = LearnerLoop(
             self._algorithm,
             self._state,

@@ -29,7 +29,7 @@ from repertory.policies.card import PolicyCard
 from repertory.protocols import Callback
 from repertory.seeding import derive_seed
 from repertory.specs import EnvSpec
-from repertory.table_layout import table_of, tables_of
+from repertory.table_layout import stretches_of, table_of, tables_of
 from services.decision import Decision, lease_record, outcomes_record
 from services.director import Director
 from services.director_metrics import metrics_of
@@ -100,7 +100,9 @@ class LocalRun:
         self._ways = ways
         for learner in self._learners:
             table = table_of(config, learner.name)
-            learner.read(self._tables[table], ways[table], layouts[table])
+            second = stretches_of(config, learner.name)
+            stretches = None if second is None else self._tables[second]
+            learner.read(self._tables[table], ways[table], layouts[table], stretches)
 
         if checkpoint is not None:
             self._restore(checkpoint)

@@ -14,13 +14,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from buffer_server.sharded import ShardedConfig, ShardedReplay
-from buffer_server.table_config import LimiterConfig, TableConfig, table_config
+from buffer_server.table_config import LimiterConfig, TableConfig, stretch_table, table_config
 from repertory.config import LearnerConfig, OffPolicyConfig, RunConfig
 from repertory.parts import lookup
 from repertory.seeding import derive_seed
 from repertory.settings import PartSettings
 from repertory.specs import EnvSpec
-from repertory.table_layout import TableLayout, shared_extras, table_of, tables_of
+from repertory.table_layout import (
+    TableLayout,
+    shared_extras,
+    stretches_of,
+    table_of,
+    tables_of,
+)
 from repertory.types import ColumnSpec
 
 
@@ -41,6 +47,8 @@ def run_table(
     readers = [config.learners[learner] for learner in layout.learners]
     # Where one of them normalises rewards, the table has what it needs for that.
     asking = max(readers, key=lambda reader: reader.normalize_reward)
+    if layout.stretches:
+        return stretch_table(config, asking, spec, shared_extras(layout, extras))
     table = table_config(config, asking, spec, shared_extras(layout, extras))
     if layout.segment_length is None:
         table = table.model_copy(update={"sampler": replay_sampler(config)})
@@ -78,7 +86,9 @@ def shard_tables(
             changes = {
                 "capacity": math.ceil(table.capacity / shards),
                 "capacity_bytes": None if bytes_ is None else math.ceil(bytes_ / shards),
-                "limiter": _limiter(config, layout, shards),
+                "limiter": (
+                    LimiterConfig() if layout.stretches else _limiter(config, layout, shards)
+                ),
                 "seed": seed if index else table.seed,
             }
         else:
@@ -165,5 +175,25 @@ def samples_for(
             prefetch=prefetch,
             seed=seed,
             **wishes,
+        )
+    )
+
+
+def stretches_for(
+    config: RunConfig,
+    learner: str,
+    addresses: Sequence[str],
+    *,
+    caller: str,
+    prefetch: int,
+    seed: int,
+) -> ShardedReplay | None:
+    """A learner's way to its second table, where it has one."""
+    table = stretches_of(config, learner)
+    if table is None:
+        return None
+    return ShardedReplay(
+        ShardedConfig(
+            addresses=tuple(addresses), table=table, caller=caller, prefetch=prefetch, seed=seed
         )
     )

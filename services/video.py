@@ -14,6 +14,7 @@ import numpy as np
 from repertory.envs import make_env
 from repertory.errors import RepertoryError, UsageError
 from repertory.policies.card import PolicyCard
+from repertory.policy_memory import PolicyMemory
 
 DEFAULT_FPS = 30
 
@@ -53,7 +54,7 @@ def show(card: PolicyCard, *, episodes: int, seed: int) -> list[float]:
 def _play(
     card: PolicyCard, render_mode: str, episodes: int, seed: int, after: Callable[[Any], None]
 ) -> tuple[list[float], float]:
-    policy = card.build()
+    memory = PolicyMemory(card.build())
     try:
         env = make_env(card.env_config, seed=seed, role="play", render_mode=render_mode)
     except RepertoryError:
@@ -65,10 +66,11 @@ def _play(
         fps = float(env.metadata.get("render_fps") or DEFAULT_FPS)
         for _ in range(episodes):
             observation, _ = env.reset()
+            memory.begin()
             after(env)
             episode_return, ended = 0.0, False
             while not ended:
-                acted = policy.act(observation[None], None)
+                acted = memory.act(observation[None], None)
                 action = card.spec.to_env_action(acted.action)[0]
                 observation, reward, terminated, truncated, _ = env.step(action)
                 episode_return += float(reward)

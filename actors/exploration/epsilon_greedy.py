@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from actors.exploration.memoryless import Memoryless
-from actors.exploration.schedule import Schedule
 from repertory.errors import UsageError
+from repertory.schedule import Schedule
 from repertory.settings import PartSettings
 from repertory.specs import EnvSpec
 from repertory.types import Array

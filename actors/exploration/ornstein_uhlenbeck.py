@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from actors.exploration.gaussian import require_continuous
-from actors.exploration.schedule import Schedule
+from repertory.schedule import Schedule
 from repertory.settings import PartSettings
 from repertory.specs import EnvSpec
 from repertory.types import Array

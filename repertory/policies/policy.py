@@ -73,8 +73,12 @@ class TorchPolicy(nn.Module):
             if network is not None:
                 return self.decide(network(observation), rng)
         with torch.inference_mode():
-            tensor = torch.as_tensor(observation).to(self.device, non_blocking=True)
-            return self._act(self.normalizer.observation(tensor), rng)
+            return self._act(self.observe(observation), rng)
+
+    def observe(self, observation: Array) -> Tensor:
+        """Observations as the network takes them."""
+        tensor = torch.as_tensor(observation).to(self.device, non_blocking=True)
+        return self.normalizer.observation(tensor)
 
     def _act(self, observation: Tensor, rng: np.random.Generator | None) -> Acted:
         outputs = observation

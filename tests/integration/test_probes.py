@@ -70,6 +70,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     # Three bins between -1 and 1 tell -1, 0 and 1 apart, and 0 from 1 where these are the bounds.
     "q_learning": {**OFF_POLICY, "learner.lr": 0.1, "learner.bins": 3},
+    "option_critic": {
+        **OFF_POLICY,
+        "steps": 2400,
+        "learner.options": 2,
+        "learner.target_period": 20,
+        "learner.option_epsilon": {"start": 0.2},
+    },
     "ppo": {**ON_POLICY, "steps": 6400, "learner.batch_size": 64, "learner.epochs": 8},
     "vpg": {**ON_POLICY, "learner.lr": 3e-2, "learner.value_lr": 1e-2, "learner.value_steps": 20},
     "trpo": {**ON_POLICY, **TRUST_REGION},
@@ -84,8 +91,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 # Of NPG, which differs from TRPO in the policy's step alone, those probes that look at the policy.
 POLICY_GRADIENTS = ["vpg", "trpo", "actor_critic"]
-DISCRETE = ["dqn", "ppo", "sac_discrete", "q_learning", *POLICY_GRADIENTS]
-CONTINUOUS = ["td3", "sac", "ppo", "ddpg", *POLICY_GRADIENTS]
+DISCRETE = ["dqn", "option_critic", "ppo", "sac_discrete", "q_learning", *POLICY_GRADIENTS]
+CONTINUOUS = ["option_critic", "td3", "sac", "ppo", "ddpg", *POLICY_GRADIENTS]
 BOTH = [(algo, "discrete") for algo in DISCRETE] + [(algo, "continuous") for algo in CONTINUOUS]
 
 
@@ -116,6 +123,8 @@ def values(run_dir: Path, shown: list[float]) -> np.ndarray:
             value = state.policy(observation).amax(-1)
         elif learner.algorithm == "sac_discrete":
             value = state.critic(observation).amin(0).amax(-1)
+        elif learner.algorithm == "option_critic":
+            value = state.policy(observation).q.amax(-1)
         elif algorithm.data == "on_policy":
             value = state.value(observation)
         else:
@@ -185,7 +194,7 @@ def test_p7_actions_reach_the_environments_own_range(algo: str, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("algo", "actions"),
-    [("dqn", "discrete"), ("ppo", "discrete"), ("ppo", "multi_discrete"), ("td3", "continuous"),
+    [("option_critic", "discrete"), ("option_critic", "continuous"), ("dqn", "discrete"), ("ppo", "discrete"), ("ppo", "multi_discrete"), ("td3", "continuous"),
      ("sac", "continuous"), ("ppo", "continuous"), ("sac_discrete", "discrete"),
      ("q_learning", "discrete"), ("ddpg", "continuous"), ("vpg", "discrete"), ("vpg", "continuous"),
      ("trpo", "multi_discrete"), ("trpo", "continuous"), ("npg", "discrete"),

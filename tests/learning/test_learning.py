@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from repertory.api import evaluate, train
+from repertory.envs import make_env
+from repertory.policy_memory import PolicyMemory
+from services.run_policy import load_card
 
 # (algorithm, environment, environment steps, the return to reach)
 TASKS = [
@@ -136,3 +140,37 @@ def test_full_batch_ppo_learns_cartpole(tmp_path: Path) -> None:
         "CartPole-v1", "ppo", seed=1, run_dir=tmp_path / "run", settings=settings, progress=False
     )
     assert evaluate(result.run_dir, "best", episodes=20).mean_return >= 400
+
+
+@pytest.mark.slow
+@pytest.mark.learning
+@pytest.mark.timeout(1200)
+def test_option_critic_learns_cartpole_with_more_than_one_option(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert learned_return("option_critic", "CartPole-v1", 30_000, 1, run) >= 150
+    card = load_card(run, "best")
+    memory, env = PolicyMemory(card.build()), make_env(card.env_config, seed=9, role="play")
+    options = []
+    for _ in range(5):
+        observation, _ = env.reset()
+        memory.begin()
+        ended = False
+        while not ended:
+            acted = memory.act(observation[None], None)
+            options.append(int(acted.extras["option"][0]))
+            action = card.spec.to_env_action(acted.action)[0]
+            observation, _, terminated, truncated, _ = env.step(action)
+            ended = terminated or truncated
+    shares = np.bincount(options) / len(options)
+    assert (shares > 0.05).sum() >= 2, shares
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(1200)
+def test_h_dqn_finds_the_detour_of_its_chain(tmp_path: Path) -> None:
+    """The optimum is .208, uniform play .018. Of 2000 returns that are 1 or .01, and 1 in a fifth,
+    the mean is off by .009: the threshold is some ten of these below the optimum.
+    """
+    run = tmp_path / "run"
+    train("repertory.chain_env:Chain", "h_dqn", seed=1, run_dir=run, progress=False)
+    assert evaluate(run, "last", episodes=2000).mean_return >= 0.12

@@ -11,12 +11,12 @@ from actors.exploration.epsilon_greedy import EpsilonGreedy
 from actors.exploration.gaussian import Gaussian
 from actors.exploration.none import NoExploration
 from actors.exploration.ornstein_uhlenbeck import OrnsteinUhlenbeck
-from actors.exploration.schedule import Schedule
 from repertory.config import EnvConfig
 from repertory.envs import probe
 from repertory.errors import UsageError
 from repertory.parts import SHORT_NAMES, lookup
 from repertory.protocols import Exploration
+from repertory.schedule import Schedule
 from repertory.specs import EnvSpec
 
 

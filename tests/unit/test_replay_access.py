@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from buffer_server.table_config import TableConfig
+from buffer_server.table_config import LimiterConfig, TableConfig
 from repertory.config import resolve
 from repertory.envs import probe
+from repertory.policies.goal_directed import GoalDirectedPolicy
 from repertory.types import ColumnSpec
 from services.replay_access import shard_tables
 
@@ -66,3 +67,15 @@ def test_queue_has_room_for_two_rounds_of_all_actors_and_for_the_lag(tmp_path):
 def test_learners_that_share_are_told_apart_by_provenance(tmp_path):
     assert tables(tmp_path)["replay"].sampler.name == "mixture"
     assert tables(tmp_path)["ppo"].sampler.name == "fifo"
+
+
+def test_a_learner_of_two_levels_has_a_second_table_without_a_ratio():
+    config = resolve("repertory.chain_env:Chain", ["h_dqn"])
+    spec = probe(config.env)
+    policy = GoalDirectedPolicy(GoalDirectedPolicy.Config(), spec)
+    extras = {"h_dqn": policy.extras}
+    made = shard_tables(config, spec, extras, actors=1, shards=2, index=1)
+    assert list(made) == ["replay", "h_dqn-stretches"]
+    assert made["replay"].limiter.consumers
+    assert made["h_dqn-stretches"].limiter == LimiterConfig()
+    assert made["h_dqn-stretches"].columns == made["replay"].columns
