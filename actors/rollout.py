@@ -305,6 +305,8 @@ def _player(config: RunConfig, spec: EnvSpec, name: str, policy: Policy) -> Play
 def _assembler(layout: TableLayout, judge: GoalJudge | None, seed: int, table: str) -> Assembler:
     if layout.segment_length is not None:
         return Segments(layout.segment_length, layout.gamma)
+    if layout.stretches:
+        return Stretches(layout.gamma)
     if layout.relabel is not None:
         assert judge is not None
         choice = lookup("relabel", layout.relabel.name)(layout.relabel)
@@ -321,13 +323,6 @@ def _stream(
     assembler: Assembler,
 ) -> Stream:
     names = list(config.learners)
-    assembler: Assembler
-    if layout.segment_length is not None:
-        assembler = Segments(layout.segment_length, layout.gamma)
-    elif layout.stretches:
-        assembler = Stretches(layout.gamma)
-    else:
-        assembler = NStep(layout.n_step, layout.gamma)
     return Stream(
         table,
         assembler,

@@ -194,7 +194,8 @@ def test_p7_actions_reach_the_environments_own_range(algo: str, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("algo", "actions"),
-    [("option_critic", "discrete"), ("option_critic", "continuous"), ("dqn", "discrete"), ("ppo", "discrete"), ("ppo", "multi_discrete"), ("td3", "continuous"),
+    [("option_critic", "discrete"), ("option_critic", "continuous"),
+     ("dqn", "discrete"), ("ppo", "discrete"), ("ppo", "multi_discrete"), ("td3", "continuous"),
      ("sac", "continuous"), ("ppo", "continuous"), ("sac_discrete", "discrete"),
      ("q_learning", "discrete"), ("ddpg", "continuous"), ("vpg", "discrete"), ("vpg", "continuous"),
      ("trpo", "multi_discrete"), ("trpo", "continuous"), ("npg", "discrete"),
