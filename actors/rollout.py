@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from actors.assemblers import NStep, Segments
 from actors.casting import Casting
 from actors.episodes import Episodes
 from actors.player import Player, Turn
-from actors.stepper import Stepper
+from actors.stepper import Step, Stepper
 from actors.stream import Stream
 from repertory.config import OffPolicyConfig, RunConfig
 from repertory.envs import make_vector_env
@@ -56,6 +56,7 @@ class Rollout:
         streams: Sequence[Stream],
         *,
         rng: np.random.Generator,
+        clip_reward: bool = False,
     ) -> None:
         self.players = tuple(players)
         self.env_steps = 0
@@ -65,6 +66,7 @@ class Rollout:
         self._casting = casting
         self._streams = tuple(streams)
         self._rng = rng
+        self._clip_reward = clip_reward
         self._policy_ids = np.array([player.policy_id for player in players], np.int32)
         self._episodes = Episodes(self.players, self._stepper.copies)
         self._observation = self._stepper.reset()
@@ -106,11 +108,12 @@ class Rollout:
         step = self._stepper.step(self._spec.to_env_action(action))
         self.env_steps += int(step.valid.sum())
         self._observation = step.observation
+        learned = self._learned(step)
         versions = np.array([player.version for player in self.players], np.int64)
         columns = {
             "observation": observation,
             "action": action,
-            "reward": step.reward.astype(np.float32),
+            "reward": learned.reward.astype(np.float32),
             # The assembler knows how many steps it spans.
             "discount": np.zeros(self._stepper.copies, np.float32),
             "next_observation": step.next_observation,
@@ -118,7 +121,7 @@ class Rollout:
             "policy_version": versions[self._episodes.player],
         }
         for stream in self._streams:
-            gathered.add(stream.table, stream.add(columns, turns, step))
+            gathered.add(stream.table, stream.add(columns, turns, learned))
         self._episodes.add(step)
         if step.broken.any():
             self.broken_episodes += int(step.broken.sum())
@@ -127,6 +130,14 @@ class Rollout:
             outcomes, decisions = self._episodes.end(step, self.env_steps)
             gathered.outcomes += outcomes
             gathered.decisions += decisions
+
+    def _learned(self, step: Step) -> Step:
+        """The step as learners see it; episodes and their returns are told of it as it was."""
+        return replace(
+            step,
+            reward=np.clip(step.reward, -1, 1) if self._clip_reward else step.reward,
+            terminated=step.terminated | step.life_lost,
+        )
 
     def _act(self, observation: Array) -> list[Turn]:
         """One inference for each player that acts somewhere."""
@@ -264,6 +275,7 @@ def rollout_for(
         casting,
         [_stream(config, table, layout, policies) for table, layout in tables_of(config).items()],
         rng=np.random.default_rng(derive_seed(seed, "rollout")),
+        clip_reward=config.env.atari is not None and config.env.atari.clip_reward,
     )
 
 
