@@ -17,14 +17,18 @@ PartKind = Literal["algorithm", "policy", "exploration", "sampler", "strategy"]
 
 SHORT_NAMES: Mapping[PartKind, Mapping[str, str]] = {
     "algorithm": {
+        "c51": "learner.algorithms.c51:C51",
         "dqn": "learner.algorithms.dqn:DQN",
         "ppo": "learner.algorithms.ppo:PPO",
+        "qr_dqn": "learner.algorithms.qr_dqn:QRDQN",
+        "rainbow": "learner.algorithms.c51:C51",  # its preset switches everything on
         "sac": "learner.algorithms.sac:SAC",
         "td3": "learner.algorithms.td3:TD3",
     },
     "policy": {
         "deterministic": "repertory.policies.deterministic:DeterministicPolicy",
         "squashed_gaussian": "repertory.policies.squashed_gaussian:SquashedGaussianPolicy",
+        "distributional_q": "repertory.policies.distributional_q:DistributionalQPolicy",
         "greedy_q": "repertory.policies.greedy_q:GreedyQPolicy",
         "stochastic": "repertory.policies.stochastic:StochasticPolicy",
     },
