@@ -44,7 +44,6 @@ class C51:
     action_kinds = frozenset({"discrete"})
     observation_kinds = frozenset({"vector", "pixels"})
     needs_bounds = False
-    options = ("target network", "double", "dueling", "noisy", "n-step", "prioritised")
     paper = "arXiv 1707.06887; with all options Rainbow, 1710.02298"
 
     class Config(QConfig):

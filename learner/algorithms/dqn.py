@@ -42,7 +42,6 @@ class DQN:
     action_kinds = frozenset({"discrete"})
     observation_kinds = frozenset({"vector", "pixels"})
     needs_bounds = False
-    options = ("target network", "double", "dueling", "noisy", "n-step", "prioritised")
     paper = "arXiv 1312.5602, Nature 518, arXiv 1509.06461, 1511.06581"
 
     class Config(QConfig):

@@ -44,7 +44,6 @@ class QRDQN:
     action_kinds = frozenset({"discrete"})
     observation_kinds = frozenset({"vector", "pixels"})
     needs_bounds = False
-    options = ("target network", "double", "dueling", "noisy", "n-step", "prioritised")
     paper = "arXiv 1710.10044"
 
     class Config(QConfig):

@@ -77,7 +77,5 @@ def test_shapes_never_broadcast() -> None:
 
 
 def test_range_of_nothing_is_refused_with_a_remedy() -> None:
-    with pytest.raises(
-        ValidationError, match=r"v_min = 3 is refused: .* below .*v_max = 3"
-    ):
+    with pytest.raises(ValidationError, match=r"v_min = 3 is refused: .* below .*v_max = 3"):
         C51.Config(v_min=3.0, v_max=3.0)
