@@ -265,7 +265,7 @@ def rollout_for(
     seed = config.seed
     if worker is not None and (worker.index, worker.incarnation) != (0, 1):
         seed = derive_seed(config.seed, "worker", worker.index, worker.incarnation)
-    copies = config.env.copies
+    copies, atari_config = config.env.copies, config.env.atari
     return Rollout(
         make_vector_env(
             config.env, copies=copies, seed=seed, role="rollout", guarded=worker is not None
@@ -275,7 +275,7 @@ def rollout_for(
         casting,
         [_stream(config, table, layout, policies) for table, layout in tables_of(config).items()],
         rng=np.random.default_rng(derive_seed(seed, "rollout")),
-        clip_reward=config.env.atari is not None and config.env.atari.clip_reward,
+        clip_reward=atari_config is not None and atari_config.clip_reward,
     )
 
 

@@ -16,6 +16,8 @@ ENVS = {
     "ppo": "CartPole-v1",
     "td3": "Pendulum-v1",
     "sac": "Pendulum-v1",
+    "qr_dqn": "CartPole-v1",
+    "rainbow": "CartPole-v1",
     "dqn,ppo": "CartPole-v1",
     "td3,sac,ppo": "Pendulum-v1",
 }
@@ -27,6 +29,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"learner.segment_length": 64, "learner.normalize_observation": True},
     "td3": {"learner.exploration": "ornstein_uhlenbeck", "learner.n_step": 2},
     "sac": {"learner.normalize_observation": True, "learner.normalize_reward": True},
+    "qr_dqn": {"learner.quantiles": 5, "learner.dueling": True},
+    "rainbow": {"learner.atoms": 11},  # noisy networks by its preset
 }
 SHARED: dict[str, Any] = {
     "steps": 1000,

@@ -43,6 +43,15 @@ OFF_POLICY: dict[str, Any] = {
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "dqn": {**OFF_POLICY, "learner.target_period": 20},
+    # Values of -2 to 2 in steps of 0.1: those of the probes are on atoms.
+    "c51": {
+        **OFF_POLICY,
+        "learner.target_period": 20,
+        "learner.v_min": -2.0,
+        "learner.v_max": 2.0,
+        "learner.atoms": 41,
+    },
+    "qr_dqn": {**OFF_POLICY, "learner.target_period": 20, "learner.quantiles": 10},
     "td3": {**OFF_POLICY, "learner.tau": 0.05, "learner.target_noise": 0.0},
     # Hardly any entropy, so that the soft value is the value.
     "sac": {
@@ -59,7 +68,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "learner.epochs": 8,
     },
 }
-DISCRETE, CONTINUOUS = ["dqn", "ppo"], ["td3", "sac", "ppo"]
+DISCRETE, CONTINUOUS = ["dqn", "c51", "qr_dqn", "ppo"], ["td3", "sac", "ppo"]
 BOTH = [(algo, "discrete") for algo in DISCRETE] + [(algo, "continuous") for algo in CONTINUOUS]
 
 
@@ -88,6 +97,8 @@ def values(run_dir: Path, shown: list[float]) -> np.ndarray:
         observation = torch.from_numpy(batch)
         if learner.algorithm == "dqn":
             value = state.policy(observation).amax(-1)
+        elif learner.algorithm in ("c51", "qr_dqn"):
+            value = state.policy.expected(state.policy(observation)).amax(-1)
         elif learner.algorithm == "ppo":
             value = state.value(observation)
         else:
@@ -154,8 +165,9 @@ def test_p7_actions_reach_the_environments_own_range(algo: str, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("algo", "actions"),
-    [("dqn", "discrete"), ("ppo", "discrete"), ("ppo", "multi_discrete"), ("td3", "continuous"),
-     ("sac", "continuous"), ("ppo", "continuous")],
+    [("dqn", "discrete"), ("c51", "discrete"), ("qr_dqn", "discrete"), ("ppo", "discrete"),
+     ("ppo", "multi_discrete"), ("td3", "continuous"), ("sac", "continuous"),
+     ("ppo", "continuous")],
 )  # fmt: skip
 def test_p8_what_is_shown_is_repeated(algo: str, actions: str, tmp_path: Path) -> None:
     run = learn(
@@ -171,7 +183,7 @@ def test_p8_what_is_shown_is_repeated(algo: str, actions: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("algo", DISCRETE)
 def test_p5_from_pixels(algo: str, tmp_path: Path) -> None:
-    changes = {"dqn": {"steps": 500}, "ppo": {"steps": 1280}}[algo]
+    changes = {"steps": 1280 if algo == "ppo" else 500}
     run = learn(
         algo,
         "P5ObservationTimesAction",
@@ -192,6 +204,13 @@ def test_p5_with_prioritised_replay(tmp_path: Path) -> None:
     run = learn(
         "dqn", "P5ObservationTimesAction", tmp_path / "run", {}, **{"replay.sampler": "prioritized"}
     )
+    assert evaluate(run, "last", episodes=10).mean_return > 0.9
+
+
+@pytest.mark.parametrize("algo", ["dqn", "c51"])
+def test_p5_with_a_noisy_network_and_no_other_exploration(algo: str, tmp_path: Path) -> None:
+    changes = {"learner.noisy": True, "learner.exploration": "none", "learner.random_steps": 0}
+    run = learn(algo, "P5ObservationTimesAction", tmp_path / "run", {}, **changes)
     assert evaluate(run, "last", episodes=10).mean_return > 0.9
 
 

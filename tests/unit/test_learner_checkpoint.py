@@ -17,11 +17,12 @@ from repertory.parts import lookup
 from repertory.specs import EnvSpec
 from repertory.types import ColumnSpec, Sample, TransitionBatch
 
-ALGORITHMS = ["td3", "sac", "dqn", "ppo"]
+ALGORITHMS = ["td3", "sac", "dqn", "ppo", "c51", "qr_dqn"]
+NOISY = {"c51"}
 
 
 def spec_for(algo: str) -> EnvSpec:
-    discrete = algo == "dqn"
+    discrete = algo in ("dqn", "c51", "qr_dqn")
     return EnvSpec(
         env_id="hand-made",
         observation_kind="vector",
@@ -39,9 +40,10 @@ def spec_for(algo: str) -> EnvSpec:
 
 def make(algo: str) -> tuple[Any, Any]:
     cls = lookup("algorithm", algo)
+    switches = {"noisy": True} if algo in NOISY else {}
     config = cls.Config(
         algorithm=algo, hidden_sizes=(8,), batch_size=8,
-        normalize_observation=True, normalize_reward=True,
+        normalize_observation=True, normalize_reward=True, **switches,
     )  # fmt: skip
     algorithm = cls(config, device=torch.device("cpu"), seed=0)
     return algorithm, algorithm.initial_state(spec_for(algo))
