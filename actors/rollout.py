@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from actors.casting import Casting
 from actors.episodes import Episodes
 from actors.hindsight import Hindsight
 from actors.player import Player, Turn
-from actors.stepper import Stepper
+from actors.stepper import Step, Stepper
 from actors.stream import Stream
 from actors.stretches import Stretches
 from repertory.config import OffPolicyConfig, RunConfig
@@ -60,6 +60,7 @@ class Rollout:
         *,
         rng: np.random.Generator,
         judge: GoalJudge | None = None,
+        clip_reward: bool = False,
     ) -> None:
         """`judge` is that of the streams, if they need one; it is closed with the rest."""
         self.players = tuple(players)
@@ -71,6 +72,7 @@ class Rollout:
         self._streams = tuple(streams)
         self._rng = rng
         self._judge = judge
+        self._clip_reward = clip_reward
         self._policy_ids = np.array([player.policy_id for player in players], np.int32)
         self._episodes = Episodes(self.players, self._stepper.copies)
         self._observation = self._stepper.reset()
@@ -112,11 +114,12 @@ class Rollout:
         step = self._stepper.step(self._spec.to_env_action(action))
         self.env_steps += int(step.valid.sum())
         self._observation = step.observation
+        learned = self._learned(step)
         versions = np.array([player.version for player in self.players], np.int64)
         columns = {
             "observation": observation,
             "action": action,
-            "reward": step.reward.astype(np.float32),
+            "reward": learned.reward.astype(np.float32),
             # The assembler knows how many steps it spans.
             "discount": np.zeros(self._stepper.copies, np.float32),
             "next_observation": step.next_observation,
@@ -124,7 +127,7 @@ class Rollout:
             "policy_version": versions[self._episodes.player],
         }
         for stream in self._streams:
-            gathered.add(stream.table, stream.add(columns, turns, step))
+            gathered.add(stream.table, stream.add(columns, turns, learned))
         self._episodes.add(step)
         if not step.valid.all():  # what was done while a copy merely reset itself is no beginning
             for player in self.players:
@@ -136,6 +139,14 @@ class Rollout:
             outcomes, decisions = self._episodes.end(step, self.env_steps)
             gathered.outcomes += outcomes
             gathered.decisions += decisions
+
+    def _learned(self, step: Step) -> Step:
+        """The step as learners see it; episodes and their returns are told of it as it was."""
+        return replace(
+            step,
+            reward=np.clip(step.reward, -1, 1) if self._clip_reward else step.reward,
+            terminated=step.terminated | step.life_lost,
+        )
 
     def _act(self, observation: Array) -> list[Turn]:
         """One inference for each player that acts somewhere."""
@@ -265,7 +276,7 @@ def rollout_for(
     seed = config.seed
     if worker is not None and (worker.index, worker.incarnation) != (0, 1):
         seed = derive_seed(config.seed, "worker", worker.index, worker.incarnation)
-    copies = config.env.copies
+    copies, atari_config = config.env.copies, config.env.atari
     tables = tables_of(config)
     relabelling = any(layout.relabel is not None for layout in tables.values())
     judge = GoalJudge(config.env, spec) if relabelling else None
@@ -282,6 +293,7 @@ def rollout_for(
         ],
         rng=np.random.default_rng(derive_seed(seed, "rollout")),
         judge=judge,
+        clip_reward=atari_config is not None and atari_config.clip_reward,
     )
 
 

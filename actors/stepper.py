@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from repertory.atari import LIFE_LOST
 from repertory.errors import EnvironmentFailure
 from repertory.guarded_env import FAULT
 from repertory.types import Array
@@ -36,6 +37,7 @@ class Step:
     observation: Array  # [B, ...] where the copy stands now: what to act upon next
     valid: Array  # [B] False where the environment merely reset itself, or broke
     broken: Array  # [B] the episode is lost: the copy was made anew (`repertory.guarded_env`)
+    life_lost: Array  # [B] an end for learning, though the episode may go on (`repertory.atari`)
 
     @property
     def boundary(self) -> Array:
@@ -63,7 +65,7 @@ class Stepper:
                 f"the environment raised {type(error).__name__}: {reason}"
             ) from error
         boundary = terminated | truncated
-        broken = self._faults(info) | self._faults(info.get("final_info", {}))
+        broken = self._said(FAULT, info)
         valid = ~(self._resetting | broken)
         next_observation = observation
         if self._mode is AutoresetMode.SAME_STEP:
@@ -84,9 +86,11 @@ class Stepper:
             observation=observation,
             valid=valid,
             broken=broken,
+            life_lost=self._said(LIFE_LOST, info),
         )
 
-    def _faults(self, info: Mapping[str, Any]) -> Array:
-        """[B] which copies say that they broke; a vector environment marks whose value counts."""
-        mask: Array = np.asarray(info.get(f"_{FAULT}", np.zeros(self.copies, bool)))
-        return mask
+    def _said(self, key: str, info: Mapping[str, Any]) -> Array:
+        """[B] which copies say this; a vector environment marks whose value counts."""
+        nobody = np.zeros(self.copies, bool)
+        mask: Array = np.asarray(info.get(f"_{key}", nobody))
+        return mask | np.asarray(info.get("final_info", {}).get(f"_{key}", nobody))

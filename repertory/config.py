@@ -20,6 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import yaml
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 
+from repertory.atari import ATARI_PREFIX, AtariConfig
 from repertory.config_messages import explain, value_at
 from repertory.director_config import DirectorConfig
 from repertory.errors import UsageError
@@ -48,6 +49,23 @@ class EnvConfig(Settings):
     vector: Literal["sync", "async"] = "sync"  # all copies in this process, or one process each
     # In a distributed run: how often in a row a copy may break and be made anew.
     max_faults: int = Field(default=3, ge=0)
+    atari: AtariConfig | None = None  # the standard preprocessing, on by itself for `ALE/` ids
+
+    @model_validator(mode="before")
+    @classmethod
+    def _atari_by_itself(cls, values: Any) -> Any:
+        if isinstance(values, dict) and str(values.get("id", "")).startswith(ATARI_PREFIX):
+            return {"atari": {}, "frame_stack": 4, **values}
+        return values
+
+    @model_validator(mode="after")
+    def _atari_is_for_atari(self) -> EnvConfig:
+        if self.atari is not None and not self.id.startswith(ATARI_PREFIX):
+            raise ValueError(
+                f"env.atari is for the games of ale-py, as {ATARI_PREFIX}Pong-v5, "
+                f"not for {self.id}: leave it out"
+            )
+        return self
 
 
 class LearnerConfig(Settings):

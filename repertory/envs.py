@@ -18,6 +18,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FlattenObservation, FrameStackObservation, TimeLimit
 
+from repertory.atari import ATARI_PREFIX, AtariPreprocessing, game_arguments, import_ale
 from repertory.config import EnvConfig
 from repertory.errors import EnvironmentFailure, UsageError
 from repertory.guarded_env import GuardedEnv
@@ -186,22 +187,23 @@ def _base_env(config: EnvConfig, render_mode: str | None) -> gym.Env[Any, Any]:
     module_name, _, attribute = config.id.partition(":")
     rendering = {} if render_mode is None else {"render_mode": render_mode}
     arguments = {**config.kwargs, **rendering}
+    limit = config.max_episode_steps
     if attribute and not _is_gymnasium_id(attribute):
         factory = load_attribute(config.id, "the environment")
         try:
             env = factory(**arguments)
         except Exception as error:
             raise EnvironmentFailure(f"cannot make {config.id}: {_one_line(error)}") from error
-        limit = config.max_episode_steps
         return TimeLimit(env, limit) if limit is not None else env
     if attribute:  # importing the module registers the id
         _import_for_registration(module_name, config.id)
+    if config.id.startswith(ATARI_PREFIX):
+        import_ale(config.id)
+    if config.atari is not None:
+        arguments, limit = game_arguments(arguments), None
     try:
-        return gym.make(
-            attribute or config.id,
-            max_episode_steps=config.max_episode_steps,
-            disable_env_checker=True,
-            **arguments,
+        env = gym.make(
+            attribute or config.id, max_episode_steps=limit, disable_env_checker=True, **arguments
         )
     except gym.error.UnregisteredEnv as error:
         raise UsageError(
@@ -211,6 +213,11 @@ def _base_env(config: EnvConfig, render_mode: str | None) -> gym.Env[Any, Any]:
         raise UsageError(f"cannot make {config.id}: {_one_line(error)}") from error
     except Exception as error:
         raise EnvironmentFailure(f"cannot make {config.id}: {_one_line(error)}") from error
+    if config.atari is None:
+        return env
+    env = AtariPreprocessing(env, config.atari)
+    limit = config.max_episode_steps  # of actions, each several frames
+    return TimeLimit(env, limit) if limit is not None else env
 
 
 def _is_gymnasium_id(name: str) -> bool:

@@ -19,12 +19,15 @@ SHORT_NAMES: Mapping[PartKind, Mapping[str, str]] = {
     "algorithm": {
         "ddpg": "learner.algorithms.ddpg:DDPG",
         "actor_critic": "learner.algorithms.actor_critic:ActorCritic",
+        "c51": "learner.algorithms.c51:C51",
         "dqn": "learner.algorithms.dqn:DQN",
         "npg": "learner.algorithms.natural_gradient:NPG",
         "h_dqn": "learner.algorithms.h_dqn:HDQN",
         "option_critic": "learner.algorithms.option_critic:OptionCritic",
         "ppo": "learner.algorithms.ppo:PPO",
         "q_learning": "learner.algorithms.q_learning:QLearning",
+        "qr_dqn": "learner.algorithms.qr_dqn:QRDQN",
+        "rainbow": "learner.algorithms.c51:C51",  # its preset switches everything on
         "sac": "learner.algorithms.sac:SAC",
         "sac_discrete": "learner.algorithms.sac_discrete:SACDiscrete",
         "td3": "learner.algorithms.td3:TD3",
@@ -34,6 +37,7 @@ SHORT_NAMES: Mapping[PartKind, Mapping[str, str]] = {
     "policy": {
         "deterministic": "repertory.policies.deterministic:DeterministicPolicy",
         "squashed_gaussian": "repertory.policies.squashed_gaussian:SquashedGaussianPolicy",
+        "distributional_q": "repertory.policies.distributional_q:DistributionalQPolicy",
         "greedy_q": "repertory.policies.greedy_q:GreedyQPolicy",
         "categorical": "repertory.policies.categorical:CategoricalPolicy",
         "tabular_q": "repertory.policies.tabular_q:TabularQPolicy",

@@ -370,23 +370,12 @@ def buffer_server(options: Annotated[BufferServerOptions, arg(name="")]) -> None
 
 @app.command
 def algorithms() -> None:
-    """List the algorithms: what data they learn from, and where they fit."""
+    """List the algorithms: what data they learn from, where they fit, what can be switched."""
     from rich.console import Console
-    from rich.table import Table
 
-    from repertory.parts import SHORT_NAMES, lookup
+    from services.algorithm_table import algorithm_table
 
-    table = Table("name", "data", "actions", "observations", "paper")
-    for name in sorted(SHORT_NAMES["algorithm"]):
-        algorithm = lookup("algorithm", name)
-        table.add_row(
-            name,
-            algorithm.data.replace("_", "-"),
-            ", ".join(sorted(algorithm.action_kinds)).replace("_", "-"),
-            ", ".join(sorted(algorithm.observation_kinds)),
-            algorithm.paper,
-        )
-    Console().print(table)
+    Console().print(algorithm_table())
 
 
 @app.command

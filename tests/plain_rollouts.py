@@ -27,6 +27,7 @@ def plain_rollout(
     policy_id: int = 0,
     random_steps: int = 0,
     return_gamma: float | None = None,
+    clip_reward: bool = False,
 ) -> Rollout:
     player = Player("only", policy_id, policy, exploration, spec, random_steps)
     stream = Stream(
@@ -37,7 +38,8 @@ def plain_rollout(
         extras=policy.extras,
         return_gamma=return_gamma,
     )
-    return Rollout(env, spec, [player], Solo(), [stream], rng=np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    return Rollout(env, spec, [player], Solo(), [stream], rng=rng, clip_reward=clip_reward)
 
 
 def only_batch(collected: Collected) -> TransitionBatch | None:

@@ -24,11 +24,13 @@ from reference.samples import (
 )
 
 from learner.algorithms.actor_critic import ActorCritic
+from learner.algorithms.c51 import C51
 from learner.algorithms.ddpg import DDPG
 from learner.algorithms.dqn import DQN
 from learner.algorithms.natural_gradient import NPG, TRPO
 from learner.algorithms.ppo import PPO
 from learner.algorithms.q_learning import QLearning
+from learner.algorithms.qr_dqn import QRDQN
 from learner.algorithms.sac import SAC
 from learner.algorithms.sac_discrete import SACDiscrete
 from learner.algorithms.td3 import TD3
@@ -86,6 +88,8 @@ def cases() -> dict[str, Case]:
     full: dict[str, Any] = {"mode": "full_batch", "policy_steps": 40, "value_steps": 2}
     return {
         "dqn": Case(made(DQN, double=True, max_grad_norm=0.05, target_period=2), discrete),
+        "c51": Case(made(C51, noisy=True, dueling=True, v_min=-3, v_max=3, atoms=7), discrete),
+        "qr_dqn": Case(made(QRDQN, double=True, quantiles=5), discrete),
         "td3": Case(made(TD3, tau=0.1), continuous),
         "sac": Case(made(SAC, tau=0.1), continuous),
         "ddpg": Case(made(DDPG, tau=0.1), continuous),

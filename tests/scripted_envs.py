@@ -310,3 +310,28 @@ def shaped_reward(
 
 def failing_reward(**arguments: Any) -> float:
     raise KeyError("velocity")
+
+
+class Lives(gym.Env[Any, Any]):
+    """A game of `length` steps that pays `reward` for each; a life is lost at `lost_at` of them."""
+
+    def __init__(
+        self, *, length: int = 6, lost_at: Sequence[int] = (2, 4), reward: float = 5.0
+    ) -> None:
+        self._length, self._lost_at, self._reward = length, tuple(lost_at), reward
+        self.observation_space = spaces.Box(0.0, np.inf, (1,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self._step = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return np.array([0.0], np.float32), {}
+
+    def step(self, action: Any) -> StepResult:
+        self._step += 1
+        info = {"life_lost": True} if self._step in self._lost_at else {}
+        over = self._step == self._length
+        return np.array([self._step], np.float32), self._reward, False, over, info

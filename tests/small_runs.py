@@ -22,6 +22,8 @@ ENVS = {
     "td3": "Pendulum-v1",
     "trpo": "CartPole-v1",
     "vpg": "Pendulum-v1",
+    "qr_dqn": "CartPole-v1",
+    "rainbow": "CartPole-v1",
     "dqn,ppo": "CartPole-v1",
     "td3,sac,ppo": "Pendulum-v1",
     "ddpg": "Pendulum-v1",
@@ -46,6 +48,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "q_learning": {"learner.n_step": 3, "replay.sampler": "prioritized"},
     "trpo": SEGMENTS,
     "vpg": SEGMENTS,
+    "qr_dqn": {"learner.quantiles": 5, "learner.dueling": True},
+    "rainbow": {"learner.atoms": 11},  # noisy networks by its preset
 }
 SHARED: dict[str, Any] = {
     "steps": 1000,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from repertory.policies.noisy import Draw, NoisyLinear, apply
 from repertory.specs import EnvSpec
 
 
@@ -17,7 +18,8 @@ class Torso(nn.Module):
 
     Pixels come as uint8 [B, C, H, W] and are divided by 255 here, so that everything before this
     moves bytes. `hidden_sizes` are the dense layers, after the convolutions where there are any;
-    `extra_inputs` join the observation where those begin, as the action does in Q(s, a).
+    `extra_inputs` join the observation where those begin, as the action does in Q(s, a). With
+    `noisy` the dense layers are noisy ones (`repertory.policies.noisy`).
     """
 
     def __init__(
@@ -26,6 +28,7 @@ class Torso(nn.Module):
         hidden_sizes: Sequence[int],
         activation: type[nn.Module] = nn.ReLU,
         extra_inputs: int = 0,
+        noisy: bool = False,
     ) -> None:
         super().__init__()
         self.pixels = spec.observation_kind == "pixels"
@@ -44,26 +47,36 @@ class Torso(nn.Module):
                 inputs = self.convolutions(torch.zeros(1, channels, height, width)).shape[1]
         else:
             inputs = math.prod(spec.observation_shape)
-        self.dense = mlp([inputs + extra_inputs, *hidden_sizes], activation, activate_last=True)
+        linear = NoisyLinear if noisy else nn.Linear
+        sizes = [inputs + extra_inputs, *hidden_sizes]
+        self.dense = mlp(sizes, activation, activate_last=True, linear=linear)
         self.features = hidden_sizes[-1] if hidden_sizes else inputs + extra_inputs
 
-    def forward(self, observation: Tensor, extra: Tensor | None = None) -> Tensor:
-        """[B, ...], and [B, extra inputs] where there are any -> [B, features]."""
-        if self.pixels:
-            observation = self.convolutions(observation.float() / 255)
+    def forward(
+        self, observation: Tensor, extra: Tensor | None = None, draw: Draw | None = None
+    ) -> Tensor:
+        """[B, ...], and [B, extra inputs] where there are any -> [B, features].
+
+        `draw` is for noisy layers.
+        """
+        features = self.convolutions(observation.float() / 255) if self.pixels else observation
         if extra is not None:
-            observation = torch.cat([observation, extra], dim=-1)
-        features: Tensor = self.dense(observation)
+            features = torch.cat([features, extra], dim=-1)
+        for layer in self.dense:
+            features = apply(layer, features, draw)
         return features
 
 
 def mlp(
-    sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU, activate_last: bool = False
+    sizes: Sequence[int],
+    activation: type[nn.Module] = nn.ReLU,
+    activate_last: bool = False,
+    linear: Callable[[int, int], nn.Module] = nn.Linear,
 ) -> nn.Sequential:
     """Linear layers of the given sizes with an activation between them."""
     layers: list[nn.Module] = []
     for index, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
-        layers.append(nn.Linear(inputs, outputs))
+        layers.append(linear(inputs, outputs))
         if activate_last or index < len(sizes) - 2:
             layers.append(activation())
     return nn.Sequential(*layers)

@@ -130,5 +130,5 @@ def build_policy(config: PolicyConfig, spec: EnvSpec) -> TorchPolicy:
     return policy.requires_grad_(False)
 
 
-def gaussian_noise(shape: torch.Size, rng: np.random.Generator, like: Tensor) -> Tensor:
+def gaussian_noise(shape: Sequence[int], rng: np.random.Generator, like: Tensor) -> Tensor:
     return torch.from_numpy(rng.standard_normal(shape, dtype=np.float32)).to(like.device)

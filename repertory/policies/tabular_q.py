@@ -21,9 +21,9 @@ from repertory.types import Acted
 class TabularQPolicy(TorchPolicy):
     class Config(PolicyConfig):
         name: str = "tabular_q"
-        bins: tuple[int, ...]  # one entry for each number of an observation
-        low: tuple[float, ...]
-        high: tuple[float, ...]
+        bins: tuple[int, ...] = ()  # one entry for each number of an observation
+        low: tuple[float, ...] = ()
+        high: tuple[float, ...] = ()
 
     low: Tensor
     bin_width: Tensor

@@ -53,6 +53,15 @@ TRUST_REGION: dict[str, Any] = {
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "dqn": {**OFF_POLICY, "learner.target_period": 20},
+    # Values of -2 to 2 in steps of 0.1: those of the probes are on atoms.
+    "c51": {
+        **OFF_POLICY,
+        "learner.target_period": 20,
+        "learner.v_min": -2.0,
+        "learner.v_max": 2.0,
+        "learner.atoms": 41,
+    },
+    "qr_dqn": {**OFF_POLICY, "learner.target_period": 20, "learner.quantiles": 10},
     "td3": {**OFF_POLICY, "learner.tau": 0.05, "learner.target_noise": 0.0},
     # Hardly any entropy, so that the soft value is the value.
     "sac": {
@@ -91,7 +100,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 # Of NPG, which differs from TRPO in the policy's step alone, those probes that look at the policy.
 POLICY_GRADIENTS = ["vpg", "trpo", "actor_critic"]
-DISCRETE = ["dqn", "option_critic", "ppo", "sac_discrete", "q_learning", *POLICY_GRADIENTS]
+DISCRETE = [
+    "dqn",
+    "c51",
+    "qr_dqn",
+    "option_critic",
+    "ppo",
+    "sac_discrete",
+    "q_learning",
+    *POLICY_GRADIENTS,
+]
 CONTINUOUS = ["option_critic", "td3", "sac", "ppo", "ddpg", *POLICY_GRADIENTS]
 BOTH = [(algo, "discrete") for algo in DISCRETE] + [(algo, "continuous") for algo in CONTINUOUS]
 
@@ -123,6 +141,8 @@ def values(run_dir: Path, shown: list[float]) -> np.ndarray:
             value = state.policy(observation).amax(-1)
         elif learner.algorithm == "sac_discrete":
             value = state.critic(observation).amin(0).amax(-1)
+        elif learner.algorithm in ("c51", "qr_dqn"):
+            value = state.policy.expected(state.policy(observation)).amax(-1)
         elif learner.algorithm == "option_critic":
             value = state.policy(observation).q.amax(-1)
         elif algorithm.data == "on_policy":
@@ -195,7 +215,8 @@ def test_p7_actions_reach_the_environments_own_range(algo: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("algo", "actions"),
     [("option_critic", "discrete"), ("option_critic", "continuous"),
-     ("dqn", "discrete"), ("ppo", "discrete"), ("ppo", "multi_discrete"), ("td3", "continuous"),
+     ("dqn", "discrete"), ("c51", "discrete"), ("qr_dqn", "discrete"),
+     ("ppo", "discrete"), ("ppo", "multi_discrete"), ("td3", "continuous"),
      ("sac", "continuous"), ("ppo", "continuous"), ("sac_discrete", "discrete"),
      ("q_learning", "discrete"), ("ddpg", "continuous"), ("vpg", "discrete"), ("vpg", "continuous"),
      ("trpo", "multi_discrete"), ("trpo", "continuous"), ("npg", "discrete"),
@@ -217,12 +238,14 @@ def test_p8_what_is_shown_is_repeated(algo: str, actions: str, tmp_path: Path) -
     ("algo", "actions", "changes"),
     [
         ("dqn", "discrete", {"steps": 500, "learner.batch_size": 32}),
+        ("c51", "discrete", {"steps": 500, "learner.batch_size": 32}),
+        ("qr_dqn", "discrete", {"steps": 500, "learner.batch_size": 32}),
         ("ppo", "discrete", {"steps": 1280, "learner.batch_size": 32}),
         ("sac_discrete", "discrete", {"steps": 500, "learner.batch_size": 32}),
         ("ddpg", "continuous", {"steps": 500, "learner.batch_size": 32}),
         ("trpo", "discrete", {"steps": 1280, "learner.value_steps": 5}),
     ],
-    ids=["dqn", "ppo", "sac_discrete", "ddpg", "trpo"],
+    ids=["dqn", "c51", "qr_dqn", "ppo", "sac_discrete", "ddpg", "trpo"],
 )
 def test_p5_from_pixels(algo: str, actions: str, changes: dict[str, Any], tmp_path: Path) -> None:
     run = learn(
@@ -244,6 +267,13 @@ def test_p5_with_prioritised_replay(tmp_path: Path) -> None:
     run = learn(
         "dqn", "P5ObservationTimesAction", tmp_path / "run", {}, **{"replay.sampler": "prioritized"}
     )
+    assert evaluate(run, "last", episodes=10).mean_return > 0.9
+
+
+@pytest.mark.parametrize("algo", ["dqn", "c51"])
+def test_p5_with_a_noisy_network_and_no_other_exploration(algo: str, tmp_path: Path) -> None:
+    changes = {"learner.noisy": True, "learner.exploration": "none", "learner.random_steps": 0}
+    run = learn(algo, "P5ObservationTimesAction", tmp_path / "run", {}, **changes)
     assert evaluate(run, "last", episodes=10).mean_return > 0.9
 
 

@@ -131,6 +131,14 @@ def test_without_hindsight_goals_of_fifteen_bits_are_not_reached(tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.learning
 @pytest.mark.timeout(1200)
+@pytest.mark.parametrize("algo", ["c51", "qr_dqn", "rainbow"])
+def test_distributional_variants_learn_cartpole(algo: str, tmp_path: Path) -> None:
+    assert learned_return(algo, "CartPole-v1", 50_000, 1, tmp_path / "run") >= 400
+
+
+@pytest.mark.slow
+@pytest.mark.learning
+@pytest.mark.timeout(1200)
 def test_full_batch_ppo_learns_cartpole(tmp_path: Path) -> None:
     settings = {
         "learner.mode": "full_batch", "learner.lr": 3e-4, "learner.segment_length": 500,

@@ -144,13 +144,13 @@ def test_four_targets_are_four_numbers_on_one_table() -> None:
         dueling.value.bias.fill_(1.0)
 
     def target_of(judge: object, **switches: bool) -> float:
-        state = SimpleNamespace(policy=lambda _: online, target=judge)
+        state = SimpleNamespace(policy=lambda *_: online, target=judge)
         return float(q_target(state, batch, DQN.Config(**switches)))
 
     targets = {
-        "2013": target_of(lambda _: head, target_network=False),
-        "2015": target_of(lambda _: head),
-        "double": target_of(lambda _: head, double=True),
+        "2013": target_of(lambda *_: head, target_network=False),
+        "2015": target_of(lambda *_: head),
+        "double": target_of(lambda *_: head, double=True),
         "dueling": target_of(dueling),
     }
     assert targets == {"2013": 3.5, "2015": 5.0, "double": 2.5, "dueling": 3.0}

@@ -18,11 +18,12 @@ from repertory.specs import EnvSpec
 from repertory.types import ColumnSpec, Sample, TransitionBatch
 
 ON_POLICY = ["actor_critic", "npg", "ppo", "trpo", "vpg"]
-ALGORITHMS = ["td3", "sac", "dqn", "ddpg", "sac_discrete", *ON_POLICY]
+ALGORITHMS = ["td3", "sac", "dqn", "ddpg", "sac_discrete", "c51", "qr_dqn", *ON_POLICY]
+NOISY = {"c51"}
 
 
 def spec_for(algo: str) -> EnvSpec:
-    discrete = algo in ("dqn", "sac_discrete")
+    discrete = algo in ("dqn", "sac_discrete", "c51", "qr_dqn")
     return EnvSpec(
         env_id="hand-made",
         observation_kind="vector",
@@ -40,8 +41,10 @@ def spec_for(algo: str) -> EnvSpec:
 
 def make(algo: str) -> tuple[Any, Any]:
     cls = lookup("algorithm", algo)
+    switches = {"noisy": True} if algo in NOISY else {}
     config = cls.Config(
         algorithm=algo, hidden_sizes=(8,), normalize_observation=True, normalize_reward=True,
+        **switches,
         **({"batch_size": 8} if "batch_size" in cls.Config.model_fields else {}),
     )  # fmt: skip
     algorithm = cls(config, device=torch.device("cpu"), seed=0)
