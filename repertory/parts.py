@@ -17,12 +17,12 @@ PartKind = Literal["algorithm", "policy", "exploration", "relabel", "sampler", "
 
 SHORT_NAMES: Mapping[PartKind, Mapping[str, str]] = {
     "algorithm": {
-        "ddpg": "learner.algorithms.ddpg:DDPG",
         "actor_critic": "learner.algorithms.actor_critic:ActorCritic",
         "c51": "learner.algorithms.c51:C51",
+        "ddpg": "learner.algorithms.ddpg:DDPG",
         "dqn": "learner.algorithms.dqn:DQN",
-        "npg": "learner.algorithms.natural_gradient:NPG",
         "h_dqn": "learner.algorithms.h_dqn:HDQN",
+        "npg": "learner.algorithms.natural_gradient:NPG",
         "option_critic": "learner.algorithms.option_critic:OptionCritic",
         "ppo": "learner.algorithms.ppo:PPO",
         "q_learning": "learner.algorithms.q_learning:QLearning",
