@@ -54,6 +54,7 @@ class RunRecord:
         self._elapsed_before = 0.0
         self._logged_at = -1
         self._shares: Mapping[str, float] = {}
+        self._best: dict[str, float] = {}  # evaluated means of the best policies that are saved
         if checkpoint is not None:
             self._restore(checkpoint)
         self._log = MetricLog(
@@ -124,16 +125,15 @@ class RunRecord:
     ) -> None:
         """Noted, and where it is the best so far, of all or of its learner, the card is kept."""
         mean, deviation = float(np.mean(returns)), float(np.std(returns))
-        best = {"best": self.evaluations.best_mean()}
-        best[f"best-{learner}"] = self.evaluations.best_mean(learner)
         self.evaluations.add(learner, env_steps, returns)
         self._directory.write_evaluations(self.evaluations.arrays())
         place = self.place_of(learner)
         metrics = {f"eval/{place}mean_reward": mean, f"eval/{place}std_reward": deviation}
         self._log.write(env_steps, time.time(), metrics)
-        for name, before in best.items():
-            if before is None or mean > before:
-                self.save(env_steps, {"policy": card(mean).tree()}, name=name)
+        for name in ("best", f"best-{learner}"):
+            if mean > self._best.get(name, -math.inf):
+                path = self.save(env_steps, {"policy": card(mean).tree()}, name=name)
+                self._best |= {name: mean} if path is not None else {}
         self._reporter.update(self.status(env_steps, updates))
         self.notify("on_evaluation", env_steps, returns, policy)
 
@@ -209,11 +209,24 @@ class RunRecord:
             window.load_state(run["episodes_of"][name])
         self.evaluations.load_state(run["evaluations"])
         self._elapsed_before = run["elapsed_seconds"]
+        self._read_best()
         self._logged_at = checkpoint.env_steps
         self._directory.write_evaluations(self.evaluations.arrays())
         self._directory.record_event(
             "resumed", env_steps=checkpoint.env_steps, checkpoint=checkpoint.path.name
         )
+
+    def _read_best(self) -> None:
+        """One may be of an evaluation that came after the checkpoint, and is no worse for that."""
+        for name in ("best", *(f"best-{learner}" for learner in self._config.learners)):
+            try:
+                saved = self._directory.checkpoints.named(name).load("policy")
+            except CheckpointError as error:
+                logger.warning("the best policy so far is not there: %s", error)
+                continue
+            mean = PolicyCard.from_tree(saved).mean_return
+            if mean is not None:
+                self._best[name] = mean
 
 
 class RateMeter:

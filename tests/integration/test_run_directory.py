@@ -12,12 +12,13 @@ from hooks import Recorder
 from small_runs import small_run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from repertory.api import evaluate, load_policy, train
+from repertory.api import evaluate, load_policy, resume, train
 from repertory.errors import RepertoryError, RunDirectoryError, UsageError
 from repertory.seeding import derive_seed
 from services.export import export_safetensors
 from services.plotting import curves, write_plot
 from services.run_directory import RunDirectory
+from services.run_policy import load_card
 
 
 @pytest.fixture(scope="module")
@@ -191,3 +192,15 @@ def test_a_diverging_run_stops_with_a_reason_and_keeps_whole_checkpoints(tmp_pat
             progress=False,
         )  # fmt: skip
     assert load_policy(tmp_path / "run", "best").card.env_steps == 0
+
+
+def test_a_better_policy_than_the_checkpoint_knows_of_is_not_overwritten(tmp_path: Path) -> None:
+    """Its evaluation came after the last checkpoint before a kill."""
+    run_dir = tmp_path / "run"
+    small_run("ppo", run_dir)
+    directory = RunDirectory.open(run_dir)
+    tree = directory.checkpoints.named("best").load("policy")
+    directory.checkpoints.save(900, {"policy": {**tree, "mean_return": 1e6}}, name="best")
+    resume(run_dir, steps=1600, progress=False)
+    assert load_card(run_dir, "best").mean_return == 1e6
+    assert load_card(run_dir, "ppo").mean_return < 1e6
