@@ -10,7 +10,7 @@ from actors.stepper import Stepper
 from repertory.config import EnvConfig
 from repertory.envs import Role, make_vector_env
 from repertory.policy_memory import PolicyMemory
-from repertory.protocols import Policy
+from repertory.protocols import Acting
 from repertory.specs import EnvSpec
 
 MAX_COPIES = 10
@@ -18,7 +18,7 @@ MAX_EPISODE_STEPS = 100_000
 
 
 def evaluate(
-    policy: Policy,
+    policy: Acting,
     config: EnvConfig,
     spec: EnvSpec,
     *,
@@ -43,6 +43,7 @@ def evaluate(
         observation = stepper.reset()
         finished: list[list[float]] = [[] for _ in range(copies)]
         episode_return = np.zeros(copies)
+        memory.begin()
         while quota.any():
             acted = memory.act(observation, None)
             step = stepper.step(spec.to_env_action(acted.action))

@@ -24,10 +24,11 @@ from repertory.policy_memory import PolicyMemory
 from repertory.protocols import Callback
 from repertory.types import Array
 from services import launcher
-from services.export import load_export
+from services.ensemble import Ensemble, Mode
+from services.export import is_export, load_export
 from services.local_run import RunResult
 from services.progress import Reporter, Silent, reporter_for
-from services.run_policy import Evaluation, evaluate_run, load_card
+from services.run_policy import Evaluation, evaluate_run, load_playable
 from services.topology import Place
 
 __all__ = ["Evaluation", "LoadedPolicy", "RunResult", "evaluate", "load_policy", "resume", "train"]
@@ -75,26 +76,38 @@ def resume(
 
 
 def evaluate(
-    run_dir: str | Path, policy: str = "best", *, episodes: int = 10, seed: int | None = None
+    run_dir: str | Path,
+    policy: str = "best",
+    *,
+    episodes: int = 10,
+    seed: int | None = None,
+    ensemble: Mode | None = None,
 ) -> Evaluation:
-    return evaluate_run(Path(run_dir), policy, episodes, seed)
+    """`policy` is best, last, a learner's name or ensemble; `ensemble` says how that one acts."""
+    return evaluate_run(Path(run_dir), policy, episodes, seed, ensemble)
 
 
-def load_policy(path: str | Path, policy: str = "best") -> LoadedPolicy:
-    """A policy of a run, or of a folder written by `repertory export`."""
+def load_policy(
+    path: str | Path, policy: str = "best", *, ensemble: Mode | None = None, seed: int = 0
+) -> LoadedPolicy:
+    """A policy or the ensemble of a run, or what is in a folder written by `repertory export`.
+
+    `seed` is of the draws by which an ensemble's strategy chooses who acts.
+    """
     path = Path(path)
-    exported = (path / "policy.json").exists()
-    return LoadedPolicy(load_export(path) if exported else load_card(path, policy))
+    if is_export(path):
+        return LoadedPolicy(load_export(path, ensemble, seed))
+    return LoadedPolicy(load_playable(path, policy, ensemble, seed))
 
 
 class LoadedPolicy:
     """Acts on the environment's own observations, in the environment's own actions.
 
-    Some policies remember (an option, a goal): one row for each observation of a batch. Tell those
-    with `begin_episode` when an episode has ended.
+    Some policies remember (an option, a goal): one row for each observation of a batch. An ensemble
+    by strategy chooses anew for each episode. Tell those with `begin_episode` when one has ended.
     """
 
-    def __init__(self, card: PolicyCard) -> None:
+    def __init__(self, card: PolicyCard | Ensemble) -> None:
         self.card = card
         self._memory = PolicyMemory(card.build())
 

@@ -34,6 +34,7 @@ from repertory.settings import (
 )
 
 PORTFOLIO_MAX_LAG = 4
+NOT_LEARNERS = ("best", "last", "ensemble")  # what `--policy` means by them
 
 HiddenSizes = tuple[Annotated[int, Field(ge=1)], ...]
 
@@ -213,6 +214,11 @@ class RunConfig(Settings):
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
                 raise ValueError(
                     f"the learner {name!r} cannot be called so: use letters, digits, _ . and -"
+                )
+            if name in NOT_LEARNERS:
+                raise ValueError(
+                    f"the learner {name!r} cannot be called so: --policy {name} means another; "
+                    "use another name"
                 )
         return self
 

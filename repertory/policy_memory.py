@@ -12,14 +12,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from repertory.protocols import MemoryPolicy, Policy
+from repertory.protocols import Acting, Episodic, MemoryPolicy
 from repertory.types import Acted, Array
 
 
 class PolicyMemory:
     """One row for each copy, all zero where the policy has just begun to act."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Acting) -> None:
         self._policy = policy
         self._rows: dict[str, Array] = {}
         if isinstance(policy, MemoryPolicy):
@@ -53,6 +53,8 @@ class PolicyMemory:
 
         By default it begins everywhere.
         """
+        if isinstance(self._policy, Episodic):
+            self._policy.begin(starting)
         for rows in self._rows.values():
             rows[slice(None) if starting is None else np.flatnonzero(starting[: len(rows)])] = 0
 

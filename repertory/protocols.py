@@ -26,14 +26,30 @@ class Replay(Protocol):
     def update_priorities(self, keys: Array, priorities: Array) -> None: ...
 
 
-class Policy(Protocol):
-    """Maps observations to actions. Actors run it; it holds no optimiser."""
-
-    extras: Mapping[str, ColumnSpec]  # what `act` records beside the action
+class Acting(Protocol):
+    """Whoever maps observations to actions: a policy, or several as one."""
 
     def act(self, observation: Array, rng: np.random.Generator | None) -> Acted:
         """Actions for a batch of observations; without a generator, the deterministic action."""
         ...
+
+
+@runtime_checkable
+class Episodic(Protocol):
+    """Who acts by the episode, and must be told where one begins."""
+
+    def begin(self, starting: Array | None = None) -> None:
+        """`starting` [B] marks the copies whose next observation is the first of an episode.
+
+        By default it is so in all of them.
+        """
+        ...
+
+
+class Policy(Acting, Protocol):
+    """What actors run and learners publish; it holds no optimiser."""
+
+    extras: Mapping[str, ColumnSpec]  # what `act` records beside the action
 
     def weights(self) -> dict[str, Array]: ...
 

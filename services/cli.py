@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from tyro.conf import Positional, UseAppendAction, arg
@@ -31,6 +31,10 @@ app = tyro.extras.SubcommandApp()
 # How optional values look in --help: a word for the value, no "default: None".
 Whole = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
 Text = Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")]
+Mode = Annotated[
+    Literal["strategy", "vote", "average"] | None,
+    arg(metavar="strategy|vote|average", help_behavior_hint=""),
+]
 File = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
 Folder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
 Run = Annotated[Positional[Path], arg(metavar="RUN")]
@@ -239,6 +243,7 @@ def evaluate(
     run: Run,
     /,
     policy: str = "best",
+    ensemble: Mode = None,
     episodes: int = 10,
     seed: Whole = None,
     json_: Annotated[bool, arg(name="json")] = False,
@@ -247,7 +252,9 @@ def evaluate(
 
     Args:
         run: The run directory.
-        policy: best (by evaluated mean), last, or a learner's name.
+        policy: best (by evaluated mean), last, a learner's name, or ensemble (all learners' best).
+        ensemble: How the ensemble acts: strategy (the director as it stood at the end chooses who
+            acts; default), vote (discrete actions) or average (continuous actions).
         episodes: How many episodes.
         seed: Of the episodes; default: derived from the run's.
         json_: Print one JSON object.
@@ -256,12 +263,14 @@ def evaluate(
 
     if episodes < 1:
         raise UsageError(f"--episodes {episodes} is refused: give at least 1")
-    result = evaluate_run(run, policy, episodes, seed)
+    result = evaluate_run(run, policy, episodes, seed, ensemble)
     if json_:
         print(json.dumps(result.to_json()))
         return
     low, high = result.interval
     print(f"{policy} policy of {run} on {result.env}, trained for {result.env_steps} steps")
+    if result.ensemble is not None:
+        print(_ensemble_line(result.ensemble))
     print(f"return over {episodes} episodes: {result.mean_return:.1f} +- {result.std_return:.1f}")
     print(f"95 % interval of the mean: {low:.1f} to {high:.1f}; IQM {result.iqm_return:.1f}")
 
@@ -271,6 +280,7 @@ def play(
     run: Run,
     /,
     policy: str = "best",
+    ensemble: Mode = None,
     gif: File = None,
     mp4: File = None,
     window: bool = False,
@@ -281,17 +291,18 @@ def play(
 
     Args:
         run: The run directory.
-        policy: best (by evaluated mean), last, or a learner's name.
+        policy: best (by evaluated mean), last, a learner's name, or ensemble (all learners' best).
+        ensemble: How the ensemble acts: strategy (default), vote or average.
         gif: Write a GIF; default when nothing is chosen: videos/POLICY.gif of the run.
         mp4: Write an MP4.
         window: Open a window; needs a screen.
         episodes: How many episodes.
         seed: Of the episodes.
     """
-    from services.run_policy import load_card
+    from services.run_policy import load_playable
     from services.video import record, show
 
-    card = load_card(run, policy)
+    card = load_playable(run, policy, ensemble, seed)
     if window:
         returns = show(card, episodes=episodes, seed=seed)
         print(f"returns: {', '.join(f'{value:.1f}' for value in returns)}")
@@ -343,6 +354,7 @@ def export(
     run: Run,
     /,
     policy: str = "best",
+    ensemble: Mode = None,
     format: Literal["safetensors"] = "safetensors",
     out: Folder = None,
 ) -> None:
@@ -350,13 +362,16 @@ def export(
 
     Args:
         run: The run directory.
-        policy: best (by evaluated mean), last, or a learner's name.
+        policy: best (by evaluated mean), last, a learner's name, or ensemble (all learners' best).
+        ensemble: How the ensemble acts: strategy (default), vote or average.
         format: The file format of the weights.
-        out: The folder to write; default: export/ in the run directory.
+        out: The folder to write; default: export/ in the run directory, export-ensemble/ for the
+            ensemble.
     """
     from services.export import export_safetensors
 
-    for path in export_safetensors(run, policy, out or run / "export"):
+    out = out or run / ("export-ensemble" if policy == "ensemble" else "export")
+    for path in export_safetensors(run, policy, out, ensemble):
         print(path)
 
 
@@ -469,6 +484,14 @@ def _tell(run: Path, command: str, **arguments: object) -> None:
 
     control = control_of(run)
     control.await_reply(control.send(command, **arguments), timeout_seconds=30.0)
+
+
+def _ensemble_line(ensemble: dict[str, Any]) -> str:
+    """Who is in it and how it acted, in a line."""
+    if ensemble["acted"] is None:
+        return f"by {ensemble['mode']} of {', '.join(ensemble['members'])}"
+    parts = [f"{name} in {share:.0%} of the steps" for name, share in ensemble["acted"].items()]
+    return f"by the strategy {ensemble['strategy']}: {', '.join(parts)}"
 
 
 def _reporter() -> Reporter:

@@ -141,6 +141,13 @@ class Director:
             ]
         )
 
+    def take_back(self) -> None:
+        """All that has no outcome, as if it had never been decided: nobody will play it."""
+        for choices in (self._open, self._returned):
+            for number, choice in choices.items():
+                self._void(number, choice)
+            choices.clear()
+
     # What happened
 
     def observe(self, outcome: EpisodeOutcome, decision: int | None = None) -> bool:

@@ -1,4 +1,4 @@
-"""The policies of a finished or running run: loaded, evaluated."""
+"""The policies of a finished or running run, one by one or as an ensemble: loaded, evaluated."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from actors.evaluator import evaluate
 from repertory.errors import UsageError
 from repertory.policies.card import PolicyCard
 from repertory.seeding import derive_seed
+from services.ensemble import DEFAULT_MODE, Ensemble, Mode, require_mode
+from services.ensemble_policies import Directed
+from services.final_director import FinalDirector
 from services.run_directory import RunDirectory
 
 
@@ -28,9 +31,45 @@ class Evaluation:
     iqm_return: float  # mean of the middle half
     interval: tuple[float, float]  # 95 %, of the mean, by bootstrap
     returns: list[float]
+    # Of an ensemble: how it acted, its members, and by strategy for which part of the steps each
+    # acted. None, and not in the JSON, for a single policy.
+    ensemble: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        document = asdict(self)
+        if self.ensemble is None:
+            del document["ensemble"]
+        return document
+
+
+def load_playable(
+    run_dir: Path, which: str, mode: Mode | None = None, seed: int = 0
+) -> PolicyCard | Ensemble:
+    """What `load_card` knows, or `ensemble`; of one learner alone that is its best policy.
+
+    `mode` says how an ensemble acts, by default by strategy; `seed` is of the strategy's draws.
+    """
+    if which == "ensemble":
+        return load_ensemble(run_dir, mode or DEFAULT_MODE, seed)
+    if mode is not None:
+        raise UsageError(
+            f"--ensemble {mode} says nothing of the policy {which!r}: add --policy ensemble"
+        )
+    return load_card(run_dir, which)
+
+
+def load_ensemble(run_dir: Path, mode: Mode, seed: int) -> PolicyCard | Ensemble:
+    run = RunDirectory.open(run_dir)
+    members = {name: load_card(run_dir, name) for name in run.config.learners}
+    if len(members) == 1:
+        (card,) = members.values()
+        require_mode(mode, card.spec)
+        return card
+    newest = run.checkpoints.newest_valid()
+    director = None
+    if newest.has("director"):  # it may have been away when the checkpoint was written
+        director = FinalDirector(run.config.director, newest.load("director"))
+    return Ensemble(members, mode, director, newest.env_steps, seed)
 
 
 def load_card(run_dir: Path, which: str) -> PolicyCard:
@@ -45,17 +84,24 @@ def load_card(run_dir: Path, which: str) -> PolicyCard:
     elif which in run.config.learners:
         checkpoint = run.checkpoints.named(f"best-{which}")
     else:
-        names = ", ".join(["best", "last", *run.config.learners])
+        names = ", ".join(["best", "last", "ensemble", *run.config.learners])
         raise UsageError(f"{run_dir} has no policy {which!r}: choose one of {names}")
     return PolicyCard.from_tree(checkpoint.load("policy"))
 
 
-def evaluate_run(run_dir: Path, which: str, episodes: int, seed: int | None) -> Evaluation:
+def evaluate_run(
+    run_dir: Path, which: str, episodes: int, seed: int | None, mode: Mode | None = None
+) -> Evaluation:
     """In environments of its own; without a seed, one derived from the run's."""
-    card = load_card(run_dir, which)
     if seed is None:
         seed = derive_seed(RunDirectory.open(run_dir).config.seed, "eval command")
-    returns = evaluate(card.build(), card.env_config, card.spec, episodes=episodes, seed=seed)
+    card = load_playable(run_dir, which, mode, seed)
+    policy = card.build()
+    returns = evaluate(policy, card.env_config, card.spec, episodes=episodes, seed=seed)
+    ensemble = None
+    if isinstance(card, Ensemble):
+        acted = policy.acted() if isinstance(policy, Directed) else None
+        ensemble = {**card.description(), "acted": acted}
     return Evaluation(
         policy=which,
         env=card.env_config.id,
@@ -66,6 +112,7 @@ def evaluate_run(run_dir: Path, which: str, episodes: int, seed: int | None) -> 
         iqm_return=interquartile_mean(returns),
         interval=bootstrap_interval(np.asarray(returns)),
         returns=returns,
+        ensemble=ensemble,
     )
 
 

@@ -15,12 +15,13 @@ from repertory.envs import make_env
 from repertory.errors import RepertoryError, UsageError
 from repertory.policies.card import PolicyCard
 from repertory.policy_memory import PolicyMemory
+from services.ensemble import Ensemble
 
 DEFAULT_FPS = 30
 
 
 def record(
-    card: PolicyCard, path: Path, *, episodes: int, seed: int, max_frames: int = 3000
+    card: PolicyCard | Ensemble, path: Path, *, episodes: int, seed: int, max_frames: int = 3000
 ) -> list[float]:
     """Writes a .gif or .mp4 of whole episodes; returns their returns."""
     if path.suffix not in (".gif", ".mp4"):
@@ -44,7 +45,7 @@ def record(
     return returns
 
 
-def show(card: PolicyCard, *, episodes: int, seed: int) -> list[float]:
+def show(card: PolicyCard | Ensemble, *, episodes: int, seed: int) -> list[float]:
     """Plays in a window of the environment's own."""
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         raise UsageError("--window needs a screen and there is none: use --gif FILE or --mp4 FILE")
@@ -52,7 +53,11 @@ def show(card: PolicyCard, *, episodes: int, seed: int) -> list[float]:
 
 
 def _play(
-    card: PolicyCard, render_mode: str, episodes: int, seed: int, after: Callable[[Any], None]
+    card: PolicyCard | Ensemble,
+    render_mode: str,
+    episodes: int,
+    seed: int,
+    after: Callable[[Any], None],
 ) -> tuple[list[float], float]:
     memory = PolicyMemory(card.build())
     try:
@@ -118,7 +123,7 @@ def missing_gl_library() -> str | None:
     return "libEGL (Debian: apt-get install libegl1) or OSMesa (Debian: libosmesa6)"
 
 
-def _cannot_render(card: PolicyCard, error: BaseException) -> RepertoryError:
+def _cannot_render(card: PolicyCard | Ensemble, error: BaseException) -> RepertoryError:
     missing = missing_gl_library()
     hint = f"; the library {missing} is missing" if missing else ""
     reason = " ".join(str(error).split())[:200] or type(error).__name__

@@ -7,13 +7,14 @@ Noisy (arXiv 1706.10295): the dense layers draw noise wherever the policy explor
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from repertory.policies.networks import Torso
 from repertory.policies.noisy import Draw, NoisyLinear, apply
 from repertory.policies.policy import PolicyConfig, TorchPolicy, gaussian_noise
 from repertory.specs import EnvSpec
-from repertory.types import Acted
+from repertory.types import Acted, Array
 
 
 class GreedyQPolicy(TorchPolicy):
@@ -38,6 +39,13 @@ class GreedyQPolicy(TorchPolicy):
             return advantage  # without the dueling head these are the Q values themselves
         value = apply(self.value, features, draw)  # [B, 1]
         return value + advantage - advantage.mean(dim=-1, keepdim=True)
+
+    def q_values(self, observation: Array) -> Array:
+        """[B, ...] as the environment gives it -> [B, actions]."""
+        with torch.inference_mode():
+            tensor = torch.as_tensor(observation).to(self.device)
+            values: Array = self(self.normalizer.observation(tensor)).cpu().numpy()
+        return values
 
     def _act(self, observation: Tensor, rng: np.random.Generator | None) -> Acted:
         draw = explorer(self.noisy, observation, rng)
