@@ -185,7 +185,7 @@ def test_a_folder_that_is_no_run_is_named(invoke: Invoke, arguments: list[str], 
 def test_an_unknown_policy_is_refused_with_those_there_are(invoke: Invoke, run_dir: Path) -> None:
     code, _, err = invoke("eval", run_dir, "--policy", "worst")
     assert code == 2
-    assert "best, last, dqn" in err
+    assert "best, last, ensemble, dqn" in err
 
 
 def test_play_writes_a_gif_and_an_mp4_that_move(

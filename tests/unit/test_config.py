@@ -303,6 +303,12 @@ def test_algorithms_asked_for_take_the_place_of_those_in_the_file(write):
     assert list(config.learners) == ["sac"]
 
 
+@pytest.mark.parametrize("name", ["best", "last", "ensemble"])
+def test_learner_may_not_be_called_what_policy_means_otherwise(write, name):
+    with pytest.raises(UsageError, match=f"'{name}' cannot be called so: --policy {name} means"):
+        resolve("Pendulum-v1", [], file=write(f"learners: {{{name}: {{algorithm: sac}}}}"))
+
+
 def test_algorithm_named_twice_is_refused_with_a_remedy():
     with pytest.raises(UsageError, match="names an algorithm twice: give such learners names"):
         resolve("Pendulum-v1", ["td3", "td3"])
