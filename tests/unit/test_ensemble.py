@@ -11,6 +11,7 @@ import pytest
 import torch
 from bandits import outcome
 from directed import director
+from remembering import Counting
 
 from actors.evaluator import evaluate
 from repertory.config import EnvConfig
@@ -145,6 +146,17 @@ def test_actions_are_those_of_the_space():
     action = policy.act(np.zeros((2, 3), np.float32), None).action
     assert action.dtype == np.float32
     assert action.tolist() == [[0.25], [0.5]]
+
+
+def test_a_member_remembers_until_it_hands_over_or_the_episode_ends():
+    final = scripted(("a", 1), ("b", 1), ("a", 2), switch_every=3)
+    policy = Directed({name: Counting() for name in MEMBERS}, final.chooser(0), DISCRETE)
+    # Its action is 0, 1, 0, 1, ... from where it begins: a, b, a, and a goes on after itself.
+    found = [action for (action,) in actions(policy, steps=12)]
+    assert found == [0, 1, 0, 0, 1, 0, 0, 1, 0, 1, 0, 1]
+    policy.act(seen(), None)
+    policy.begin()
+    assert actions(policy, steps=2) == [[0], [1]]
 
 
 # The director as it stood
@@ -362,7 +374,7 @@ class Watched(Directed):
     begun = 0
 
     def begin(self, starting: Array | None = None) -> None:
-        self.begun += 1 if starting is None else int(starting.sum())
+        self.begun += 0 if starting is None else int(starting.sum())
         super().begin(starting)
 
 
@@ -373,7 +385,7 @@ def test_an_evaluation_says_where_episodes_begin():
     assert isinstance(policy, Episodic)
     evaluate(policy, config, probe(config), episodes=20, seed=0)
     # Ten copies play two episodes of three steps each: ten times a or b, a third of them a.
-    assert policy.begun == 1 + 20
+    assert policy.begun == 20
     assert policy.acted() == pytest.approx({"a": 7 / 20, "b": 13 / 20, "c": 0})
 
 
