@@ -31,8 +31,12 @@ def algorithm_rows() -> list[AlgorithmRow]:
 
 
 def algorithm_table() -> Table:
-    table = Table("name", "data", "actions", "observations", "options", "paper")
-    for row in algorithm_rows():
+    rows = algorithm_rows()
+    table = Table()
+    table.add_column("name", min_width=max(len(row.name) for row in rows))
+    for title in ("data", "actions", "observations", "options", "paper"):
+        table.add_column(title)
+    for row in rows:
         table.add_row(*astuple(row))
     return table
 

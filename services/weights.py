@@ -44,6 +44,7 @@ class WeightHub:
 
     def __init__(self) -> None:
         self._newest: dict[str, Published] = {}
+        self._acted_with: dict[str, int] = {}  # the highest version that any actor has
         self._changed = asyncio.Condition()
 
     async def publish(self, published: Published) -> bool:
@@ -66,7 +67,13 @@ class WeightHub:
     async def newer(
         self, known: Mapping[str, int], timeout_seconds: float = ANSWER_SECONDS
     ) -> list[Published]:
-        """Of the policies asked for, those above the version known; waits for one."""
+        """Of the policies asked for, those above the version known; waits for one.
+
+        What actors know is remembered: where the hub and a learner die together, the learner's
+        successor must not publish below that, and nobody else has kept it.
+        """
+        for policy, version in known.items():
+            self._acted_with[policy] = max(version, self._acted_with.get(policy, -1))
 
         def found() -> list[Published]:
             newest = (self._newest.get(policy) for policy in known)
@@ -84,7 +91,12 @@ class WeightHub:
             return found()
 
     async def versions(self) -> dict[str, int]:
-        return {policy: published.version for policy, published in self._newest.items()}
+        """The highest of each policy that anybody may have."""
+        published = {policy: one.version for policy, one in self._newest.items()}
+        return {
+            policy: max(published.get(policy, -1), self._acted_with.get(policy, -1))
+            for policy in {*published, *self._acted_with}
+        }
 
 
 class WeightSource:

@@ -71,7 +71,18 @@ def set_flags(algo: str, **changes: object) -> list[str]:
         (["CartPole-v1", "--algo", "dqn", "--steps", "0"], 2, ["steps = 0"]),
         (["CartPole-v1", "--algo", "dqn", "--device", "cuda:99"], 2, ["cuda:99"]),
         (["CartPole-v1", "--algo", "dqn", "--config", "nowhere.yaml"], 2, ["nowhere.yaml"]),
-        (["CartPole-v1", "--algo", "dqn,ppo"], 2, ["dqn, ppo", "one at a time"]),
+        (["CartPole-v1", "--algo", "dqn,td3"], 2, ["td3 does not fit", "continuous"]),
+        (
+            ["CartPole-v1", "--algo", "dqn,ppo", "--set", "replay.sampler=prioritized"],
+            2,
+            ["replay.sampler = prioritized", "dqn, ppo", "use uniform"],
+        ),
+        (["CartPole-v1", "--algo", "dqn,ppo", "--strategy", "ubc"], 2, ["ubc", "did you mean ucb"]),
+        (
+            ["CartPole-v1", "--algo", "dqn,ppo", "--set", "director.min_share=0.6"],
+            2,
+            ["director.min_share = 0.6", "at most 0.5"],
+        ),
         (
             ["CartPole-v1", "--algo", "dqn", "--set", "learner.exploration=gaussian"],
             2,

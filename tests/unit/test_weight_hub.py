@@ -92,6 +92,16 @@ def test_nothing_new_is_said_at_the_deadline() -> None:
     run(story())
 
 
+def test_a_new_hub_learns_from_actors_how_far_versions_have_come() -> None:
+    async def story() -> None:
+        hub = WeightHub()  # the one before died, and so did the learner
+        await hub.newer({"td3": 40, "sac": -1}, 0.0)
+        await hub.newer({"td3": 38}, 0.0)
+        assert await hub.versions() == {"td3": 40, "sac": -1}
+
+    run(story())
+
+
 class RemoteHub:
     """A real hub behind `method.remote(...)`; answers are there at once.
 
