@@ -14,6 +14,7 @@ import json
 import logging
 import math
 import multiprocessing
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ from rich.table import Table
 
 from benchmarks.measure import ROOT, machine_facts
 from benchmarks.portfolio_figure import draw_regret, draw_scores
+from benchmarks.portfolio_page import acted, results, with_results
 from benchmarks.portfolio_run import (
     Record,
     make_record,
@@ -37,6 +39,7 @@ from benchmarks.portfolio_run import (
 )
 from benchmarks.portfolio_summary import Outcome, TaskSummary, summarise
 from benchmarks.portfolio_tasks import FIRST, SINGLE, TASKS, Task
+from repertory.checkpoints import write_atomically
 
 WIDTH = 120  # of the tables, also where they go to a file
 ENOUGH = 0.8  # of the tasks, on which a strategy should be near the best single
@@ -64,6 +67,8 @@ class Options:
     """Exit with 1 if the default strategy misses the target."""
     cache: Path = ROOT / "runs" / "portfolio-study"
     out: Path = ROOT / "benchmarks" / "results" / "portfolio.json"
+    page: Path | None = ROOT / "docs" / "portfolio.md"
+    """Whose tables are written anew."""
     images: Path = ROOT / "docs" / "images"
 
 
@@ -155,6 +160,8 @@ def shorter(task: Task) -> Task:
 def main() -> int:
     options = tyro.cli(Options, config=(tyro.conf.FlagCreatePairsOff,))
     logging.basicConfig(level=logging.WARNING)
+    # So that the pool is closed: the runs under way end and are kept, and no process stays behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console(width=WIDTH)
     unknown = sorted(set(options.tasks) - set(TASKS))
     if unknown:
@@ -168,6 +175,7 @@ def main() -> int:
             seeds=1,
             out=options.out.with_name("portfolio-quick.json"),
             images=options.cache / "quick",
+            page=None,
         )
     facts = machine_facts()
     if not options.report:
@@ -192,9 +200,14 @@ def main() -> int:
     draw_regret(summaries, options.images / "portfolio-regret.png")
     draw_scores(summaries, options.images / "portfolio-scores.png")
     options.out.parent.mkdir(parents=True, exist_ok=True)
+    commits = sorted({record.commit for found in records.values() for record in found})
+    if options.page is not None:
+        made = f"Runs made at commit {', '.join(commits)}; in brackets the number of seeds."
+        text = with_results(options.page.read_text(), results(summaries, records, made))
+        write_atomically(options.page, text.encode())
     document = {
         "machine": facts,
-        "command": "python -m benchmarks.portfolio " + " ".join(sys.argv[1:]),
+        "commits": commits,
         "settings": {task.name: asdict(task) for task in tasks},
         "summary": {name: asdict(summary) for name, summary in summaries.items()},
         "runs": [asdict(record) for found in records.values() for record in found],
@@ -227,7 +240,7 @@ def _print_task(
             f"{100 * one.scaled:.0f} %",
             f"{one.env_steps:.0f}",
             f"{one.gradient_steps:.0f}",
-            _acted(arm, records),
+            acted(arm, records),
         )
     table.add_section()
     table.add_row(
@@ -238,16 +251,6 @@ def _print_task(
         f"{100 * summary.mean_single_scaled:.0f} %",
     )
     console.print(table)
-
-
-def _acted(arm: str, records: Sequence[Record]) -> str:
-    shares = [record.step_share for record in records if record.arm == arm]
-    if len(shares[0]) == 1:
-        return ""
-    return ", ".join(
-        f"{member} {100 * np.mean([share[member] for share in shares]):.0f} %"
-        for member in shares[0]
-    )
 
 
 def _print_verdict(console: Console, summaries: Mapping[str, TaskSummary]) -> None:

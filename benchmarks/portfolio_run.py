@@ -72,6 +72,8 @@ def make_record(task: Task, arm: str, seed: int, path: Path) -> float:
         config.write_text(yaml.safe_dump(document))
         run_dir = Path(folder) / "run"
         result = train(config=config, run_dir=run_dir, progress=False)
+        if result.stopped_by is not None:  # half a run must not get into the cache
+            raise KeyboardInterrupt(result.stopped_by)
         run = RunDirectory.open(run_dir)
         judged = evaluate_run(
             run_dir, "best", task.fresh_episodes, derive_seed(seed, "fresh episodes")

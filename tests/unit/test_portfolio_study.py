@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from benchmarks.portfolio import Record, outcome_of, plan, reached, records_of, shorter
+from benchmarks.portfolio_page import BEGIN, END, verdict, with_results
 from benchmarks.portfolio_run import read_record, record_path
 from benchmarks.portfolio_summary import (
     Outcome,
@@ -232,3 +233,25 @@ def test_every_variant_is_a_change_of_something() -> None:
     task = TASKS["cartpole"]
     plain = task.document("ucb", 1)
     assert all(task.document(arm, 1) != plain for arm in VARIANTS)
+
+
+def test_the_tables_of_the_page_are_replaced_and_the_rest_is_left() -> None:
+    page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+    written = with_results(page, "new")
+    assert written == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter\n"
+    assert with_results(written, "new") == written
+    with pytest.raises(ValueError, match="no place for results"):
+        with_results("before after", "new")
+
+
+def test_the_verdict_counts_near_and_not_below_over_the_tasks_an_arm_was_run_on() -> None:
+    singles = (outcome("single-a", 100.0), outcome("single-b", 20.0))
+    tasks = {
+        "one": summary_of(*singles, outcome("ucb", 95.0), outcome("exp3", 40.0)),
+        "two": summary_of(*singles, outcome("ucb", 70.0)),
+    }
+    rows = {line.split("|")[1].strip(): line for line in verdict(tasks).splitlines()}
+    assert rows["`ucb`"] == "| `ucb` | 95 % (1) | 70 % (1) | 82 % | 1 of 2 | 2 of 2 |"
+    assert rows["`exp3`"] == "| `exp3` | 40 % (1) | - | 40 % | 0 of 1 | 0 of 1 |"
+    assert rows["mean single"] == "| mean single | 60 % | 60 % | 60 % |  |  |"
+    assert rows["worst single"] == "| worst single | 20 % | 20 % | 20 % |  |  |"
