@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 STRATEGIES = (
@@ -54,7 +54,6 @@ class Task:
     fresh_episodes: int = 30  # by which the policy taken in the end is judged
     random_episodes: int = 50
     replay_capacity: int = 50_000
-    lame: tuple[str, ...] = field(default=())  # members that cannot learn, on purpose
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -165,7 +164,6 @@ _ACTOR_CRITIC = {
     "learning_starts": 500,
 }
 
-_CARTPOLE = {"copies": 8, "steps": 10_000, "evaluate_every": 1_000}
 
 TASKS = {
     task.name: task
@@ -173,8 +171,10 @@ TASKS = {
         Task(
             name="cartpole",
             env_id="CartPole-v1",
+            copies=8,
+            steps=10_000,
+            evaluate_every=1_000,
             members={"dqn": _CARTPOLE_DQN, "ppo": _CARTPOLE_PPO},
-            **_CARTPOLE,
         ),
         Task(
             name="pendulum",
@@ -215,13 +215,14 @@ TASKS = {
         Task(
             name="cartpole-crippled",
             env_id="CartPole-v1",
+            copies=8,
+            steps=10_000,
+            evaluate_every=1_000,
             members={
                 "dqn": _CARTPOLE_DQN,
                 "ppo": _CARTPOLE_PPO,
                 "dqn-lr0": {**_CARTPOLE_DQN, "lr": 0.0},
             },
-            lame=("dqn-lr0",),
-            **_CARTPOLE,
         ),
     )
 }
