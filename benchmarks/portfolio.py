@@ -202,7 +202,10 @@ def main() -> int:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     commits = sorted({record.commit for found in records.values() for record in found})
     if options.page is not None:
-        made = f"Runs made at commit {', '.join(commits)}; in brackets the number of seeds."
+        made = (
+            f"{sum(map(len, records.values()))} runs. Percentages are of the way from a random policy "
+            "to the best single; in brackets the number of seeds."
+        )
         text = with_results(options.page.read_text(), results(summaries, records, made))
         write_atomically(options.page, text.encode())
     document = {
