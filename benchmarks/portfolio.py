@@ -202,9 +202,10 @@ def main() -> int:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     commits = sorted({record.commit for found in records.values() for record in found})
     if options.page is not None:
+        runs = sum(len(found) for found in records.values())
         made = (
-            f"{sum(map(len, records.values()))} runs. Percentages are of the way from a random policy "
-            "to the best single; in brackets the number of seeds."
+            f"{runs} runs. Percentages are of the way from a random policy to the best single; in "
+            "brackets the number of seeds."
         )
         text = with_results(options.page.read_text(), results(summaries, records, made))
         write_atomically(options.page, text.encode())

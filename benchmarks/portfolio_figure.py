@@ -18,13 +18,14 @@ def draw_regret(tasks: Mapping[str, TaskSummary], path: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib.artist import Artist
 
     columns = min(3, len(tasks))
     rows = -(-len(tasks) // columns)
     figure, panels = plt.subplots(
         rows, columns, figsize=(4.6 * columns, 3.6 * rows), layout="constrained", squeeze=False
     )
-    handles: dict[str, object] = {}
+    handles: dict[str, Artist] = {}
     for panel, (name, task) in zip(panels.flat, tasks.items(), strict=False):
         for arm, summary in task.arms.items():
             single = arm.startswith(SINGLE)
@@ -50,7 +51,7 @@ def draw_regret(tasks: Mapping[str, TaskSummary], path: Path) -> None:
     if spare:
         spare[0].legend(handles.values(), handles.keys(), frameon=False, loc="center", ncols=2)
     else:
-        figure.legend(handles.values(), handles.keys(), loc="outside right", frameon=False)
+        figure.legend(handles.values(), handles.keys(), loc="outside right upper", frameon=False)
     _save(figure, path)
 
 

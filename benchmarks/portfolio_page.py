@@ -60,14 +60,13 @@ def verdict(summaries: Mapping[str, TaskSummary]) -> str:
                 f"{above} of {len(there)}",
             )
         )
-    for title, of in (
-        ("mean single", lambda task: task.mean_single_scaled),
-        ("worst single", lambda task: task.arms[task.worst_single].scaled),
+    tasks = list(summaries.values())
+    for title, values in (
+        ("mean single", [task.mean_single_scaled for task in tasks]),
+        ("worst single", [task.arms[task.worst_single].scaled for task in tasks]),
     ):
-        values = [of(task) for task in summaries.values()]
-        lines.append(
-            _row(title, *(_percent(value) for value in values), _percent(np.mean(values)), "", "")
-        )
+        mean = float(np.mean(values))
+        lines.append(_row(title, *(_percent(value) for value in values), _percent(mean), "", ""))
     return "\n".join(lines)
 
 

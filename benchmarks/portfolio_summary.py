@@ -112,7 +112,7 @@ def scaled(score: float, random: float, best: float) -> float:
 def on_grid(curve: Mapping[int, float], grid: np.ndarray) -> np.ndarray:
     """Evaluations at the grid's steps, linear between them and held at the ends."""
     steps = sorted(curve)
-    return np.interp(grid, steps, [curve[step] for step in steps])
+    return np.asarray(np.interp(grid, steps, [curve[step] for step in steps]))
 
 
 def regret(curve: np.ndarray, best: np.ndarray, grid: np.ndarray, span: float) -> np.ndarray:
