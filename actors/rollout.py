@@ -25,7 +25,7 @@ from actors.stream import Stream
 from actors.stretches import Stretches
 from repertory.config import OffPolicyConfig, RunConfig
 from repertory.envs import make_vector_env
-from repertory.errors import CheckpointError
+from repertory.errors import CheckpointError, EnvironmentFailure
 from repertory.goal_judge import GoalJudge
 from repertory.parts import lookup
 from repertory.protocols import Policy
@@ -134,6 +134,8 @@ class Rollout:
                 player.begin(~step.valid)
         if step.broken.any():
             self.broken_episodes += int(step.broken.sum())
+            if step.broken.all():
+                self._require_one_that_works()
             self._lose_episodes(step.broken)
         if step.boundary.any():
             outcomes, decisions = self._episodes.end(step, self.env_steps)
@@ -165,6 +167,15 @@ class Rollout:
         for turn in turns:
             action[turn.copies] = turn.acted.action
         return action
+
+    def _require_one_that_works(self) -> None:
+        """Raises where every copy is set aside for good: nothing would ever happen here again."""
+        env: Any = self._stepper.env
+        reasons = env.get_attr("quarantined")
+        if all(reason is not None for reason in reasons):
+            raise EnvironmentFailure(
+                f"every copy of the environment is set aside, the last after {reasons[-1]}"
+            )
 
     def _lose_episodes(self, copies: Array) -> None:
         unplayed = self._episodes.lose(copies)

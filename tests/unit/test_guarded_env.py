@@ -15,6 +15,7 @@ from plain_rollouts import only_batch, plain_rollout
 from actors.assemblers import NStep, Segments
 from actors.exploration.none import NoExploration
 from actors.rollout import Rollout
+from repertory.errors import EnvironmentFailure
 from repertory.guarded_env import GuardedEnv
 from repertory.specs import EnvSpec
 from repertory.types import Acted
@@ -176,3 +177,13 @@ def test_a_quarantined_copy_gives_nothing_more() -> None:
     assert batch is not None
     assert len(batch) == 20
     assert (batch.observation[:, 0] == 0).all()
+
+
+@pytest.mark.parametrize("vector", [SyncVectorEnv, AsyncVectorEnv])
+def test_where_every_copy_is_set_aside_there_is_nothing_to_wait_for(
+    vector: Callable[..., Any],
+) -> None:
+    actors = rollout(NStep(1, 0.9), vector, maker(1), maker(1))
+    with pytest.raises(EnvironmentFailure, match="every copy of the environment is set aside"):
+        actors.collect(20)
+    actors.close()
