@@ -13,7 +13,12 @@ from small_runs import ENVS, final_weights, settings, small_run, timeless_metric
 
 from repertory.api import resume
 
-ALGORITHMS = sorted(ENVS)
+# Every kind of experience, policy and table once; all of the others in `make test-all`.
+EVERY_TIME = {"dqn", "ppo", "td3", "sac", "h_dqn", "rainbow", "dqn,ppo", "td3,sac,ppo"}
+ALGORITHMS = [
+    pytest.param(algo, marks=[] if algo in EVERY_TIME else [pytest.mark.slow])
+    for algo in sorted(ENVS)
+]
 
 
 def assert_same_end(left: Path, right: Path) -> None:

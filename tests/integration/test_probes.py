@@ -112,6 +112,21 @@ DISCRETE = [
 ]
 CONTINUOUS = ["option_critic", "td3", "sac", "ppo", "ddpg", *POLICY_GRADIENTS]
 BOTH = [(algo, "discrete") for algo in DISCRETE] + [(algo, "continuous") for algo in CONTINUOUS]
+# The others are probed in `make test-all`.
+EVERY_TIME = {"dqn", "c51", "qr_dqn", "td3", "sac", "ppo"}
+
+
+def timed(cases: list[Any]) -> list[Any]:
+    """Marks those that do not run every time; the algorithm comes first."""
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            marks=[]
+            if (case[0] if isinstance(case, tuple) else case) in EVERY_TIME
+            else [pytest.mark.slow],
+        )
+        for case in cases
+    ]
 
 
 def learn(
@@ -154,7 +169,7 @@ def values(run_dir: Path, shown: list[float]) -> np.ndarray:
     return value.numpy()
 
 
-@pytest.mark.parametrize(("algo", "actions"), BOTH)
+@pytest.mark.parametrize(("algo", "actions"), timed(BOTH))
 def test_p1_the_value_of_a_certain_reward_is_the_reward(
     algo: str, actions: str, tmp_path: Path
 ) -> None:
@@ -162,13 +177,13 @@ def test_p1_the_value_of_a_certain_reward_is_the_reward(
     np.testing.assert_allclose(values(run, [0.0]), [1.0], atol=0.1)
 
 
-@pytest.mark.parametrize(("algo", "actions"), BOTH)
+@pytest.mark.parametrize(("algo", "actions"), timed(BOTH))
 def test_p2_the_value_depends_on_the_observation(algo: str, actions: str, tmp_path: Path) -> None:
     run = learn(algo, "P2ObservedReward", tmp_path / "run", {"actions": actions})
     np.testing.assert_allclose(values(run, [-1.0, 1.0]), [-1.0, 1.0], atol=0.15)
 
 
-@pytest.mark.parametrize(("algo", "actions"), BOTH)
+@pytest.mark.parametrize(("algo", "actions"), timed(BOTH))
 def test_p3_a_reward_one_step_later_is_discounted_once(
     algo: str, actions: str, tmp_path: Path
 ) -> None:
@@ -176,13 +191,15 @@ def test_p3_a_reward_one_step_later_is_discounted_once(
     np.testing.assert_allclose(values(run, [0.0, 1.0]), [GAMMA, 1.0], atol=0.1)
 
 
-@pytest.mark.parametrize(("algo", "actions"), BOTH)
+@pytest.mark.parametrize(("algo", "actions"), timed(BOTH))
 def test_p4_the_better_action_is_found(algo: str, actions: str, tmp_path: Path) -> None:
     run = learn(algo, "P4ActionReward", tmp_path / "run", {"actions": actions})
     assert evaluate(run, "last", episodes=1).mean_return > 0.95
 
 
-@pytest.mark.parametrize(("algo", "actions"), [*BOTH, ("npg", "discrete"), ("npg", "continuous")])
+@pytest.mark.parametrize(
+    ("algo", "actions"), timed([*BOTH, ("npg", "discrete"), ("npg", "continuous")])
+)
 def test_p5_the_better_action_depends_on_the_observation(
     algo: str, actions: str, tmp_path: Path
 ) -> None:
@@ -193,7 +210,7 @@ def test_p5_the_better_action_depends_on_the_observation(
     assert low < high
 
 
-@pytest.mark.parametrize(("algo", "actions"), BOTH)
+@pytest.mark.parametrize(("algo", "actions"), timed(BOTH))
 def test_p6_a_truncation_bootstraps_and_a_termination_does_not(
     algo: str, actions: str, tmp_path: Path
 ) -> None:
@@ -203,7 +220,7 @@ def test_p6_a_truncation_bootstraps_and_a_termination_does_not(
     np.testing.assert_allclose(values(ended, [0.0]), [1.0], atol=0.1)
 
 
-@pytest.mark.parametrize("algo", CONTINUOUS)
+@pytest.mark.parametrize("algo", timed(CONTINUOUS))
 def test_p7_actions_reach_the_environments_own_range(algo: str, tmp_path: Path) -> None:
     # Gaussians that are clipped at the bounds: a wide one is best with its mean beyond 2.4.
     narrow = {"learner.initial_log_std": -1.5} if algo in POLICY_GRADIENTS else {}
@@ -214,13 +231,13 @@ def test_p7_actions_reach_the_environments_own_range(algo: str, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("algo", "actions"),
-    [("option_critic", "discrete"), ("option_critic", "continuous"),
+    timed([("option_critic", "discrete"), ("option_critic", "continuous"),
      ("dqn", "discrete"), ("c51", "discrete"), ("qr_dqn", "discrete"),
      ("ppo", "discrete"), ("ppo", "multi_discrete"), ("td3", "continuous"),
      ("sac", "continuous"), ("ppo", "continuous"), ("sac_discrete", "discrete"),
      ("q_learning", "discrete"), ("ddpg", "continuous"), ("vpg", "discrete"), ("vpg", "continuous"),
      ("trpo", "multi_discrete"), ("trpo", "continuous"), ("npg", "discrete"),
-     ("actor_critic", "multi_discrete"), ("actor_critic", "continuous")],
+     ("actor_critic", "multi_discrete"), ("actor_critic", "continuous")]),
 )  # fmt: skip
 def test_p8_what_is_shown_is_repeated(algo: str, actions: str, tmp_path: Path) -> None:
     run = learn(
@@ -236,15 +253,17 @@ def test_p8_what_is_shown_is_repeated(algo: str, actions: str, tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("algo", "actions", "changes"),
-    [
-        ("dqn", "discrete", {"steps": 500, "learner.batch_size": 32}),
-        ("c51", "discrete", {"steps": 500, "learner.batch_size": 32}),
-        ("qr_dqn", "discrete", {"steps": 500, "learner.batch_size": 32}),
-        ("ppo", "discrete", {"steps": 1280, "learner.batch_size": 32}),
-        ("sac_discrete", "discrete", {"steps": 500, "learner.batch_size": 32}),
-        ("ddpg", "continuous", {"steps": 500, "learner.batch_size": 32}),
-        ("trpo", "discrete", {"steps": 1280, "learner.value_steps": 5}),
-    ],
+    timed(
+        [
+            ("dqn", "discrete", {"steps": 500, "learner.batch_size": 32}),
+            ("c51", "discrete", {"steps": 500, "learner.batch_size": 32}),
+            ("qr_dqn", "discrete", {"steps": 500, "learner.batch_size": 32}),
+            ("ppo", "discrete", {"steps": 1280, "learner.batch_size": 32}),
+            ("sac_discrete", "discrete", {"steps": 500, "learner.batch_size": 32}),
+            ("ddpg", "continuous", {"steps": 500, "learner.batch_size": 32}),
+            ("trpo", "discrete", {"steps": 1280, "learner.value_steps": 5}),
+        ]
+    ),
     ids=["dqn", "c51", "qr_dqn", "ppo", "sac_discrete", "ddpg", "trpo"],
 )
 def test_p5_from_pixels(algo: str, actions: str, changes: dict[str, Any], tmp_path: Path) -> None:

@@ -21,17 +21,17 @@ TASKS = [
     ("sac", "Pendulum-v1", 15_000, -200),
     ("td3", "Pendulum-v1", 15_000, -200),
     ("dqn", "CartPole-v1", 50_000, 450),
-    ("q_learning", "CartPole-v1", 20_000, 150),
     ("ppo", "CartPole-v1", 100_000, 450),
-    ("vpg", "CartPole-v1", 50_000, 400),
-    ("trpo", "CartPole-v1", 50_000, 400),
-    ("npg", "CartPole-v1", 50_000, 400),
-    ("actor_critic", "CartPole-v1", 50_000, 180),
 ]
 # About a minute for each seed: in `make test-all` only.
 MINUTE_TASKS = [
     ("ddpg", "Pendulum-v1", 15_000, -200),
     ("sac_discrete", "CartPole-v1", 10_000, 170),
+    ("q_learning", "CartPole-v1", 20_000, 150),
+    ("vpg", "CartPole-v1", 50_000, 400),
+    ("trpo", "CartPole-v1", 50_000, 400),
+    ("npg", "CartPole-v1", 50_000, 400),
+    ("actor_critic", "CartPole-v1", 50_000, 180),
 ]
 # Without a target network Q runs away at the preset's pace: small steps, a small network.
 ONE_NETWORK = {
@@ -115,6 +115,7 @@ def reached_goals(relabel: str | None, run_dir: Path) -> float:
     return sum(value > -15 for value in returns) / len(returns)
 
 
+@pytest.mark.slow
 @pytest.mark.learning
 @pytest.mark.timeout(1200)
 def test_hindsight_reaches_goals_of_fifteen_bits(tmp_path: Path) -> None:
@@ -173,6 +174,7 @@ def test_option_critic_learns_cartpole_with_more_than_one_option(tmp_path: Path)
     assert (shares > 0.05).sum() >= 2, shares
 
 
+@pytest.mark.slow
 @pytest.mark.learning
 @pytest.mark.timeout(1200)
 def test_h_dqn_finds_the_detour_of_its_chain(tmp_path: Path) -> None:
