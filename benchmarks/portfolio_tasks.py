@@ -4,7 +4,8 @@ An arm is one way to spend a task's budget: a member alone (`single-NAME`), or t
 members under one strategy. Every arm of a task has the same environment, copies, environment steps,
 networks and batches.
 
-Gradient steps are equal by construction. An off-policy member makes `updates_per_step` of them for
+Gradient steps are meant to be equal; `by_choice` counts choices and not steps, so the tables say
+what it came to. An off-policy member makes `updates_per_step` of them for
 each environment step, an on-policy one `epochs / batch_size`: in each task the two are the same
 number. In a portfolio `updates: shared` with `learner_share: by_choice` splits the off-policy ones
 by how often each member acts, and those of PPO follow how often it acts anyway.
