@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,8 @@ def test_the_algorithm_of_the_tutorial_trains(
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "slow_td3.py").write_text(match.group(1))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_package"]:
+        monkeypatch.delitem(sys.modules, name)  # that of another page's example
     monkeypatch.syspath_prepend(tmp_path)
     result = train(
         "Pendulum-v1",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ def own_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "tournament.py").write_text(match.group(1))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_package"]:
+        monkeypatch.delitem(sys.modules, name)  # that of another page's example
     monkeypatch.syspath_prepend(tmp_path)
     return "my_package.tournament:Tournament"
 
