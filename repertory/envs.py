@@ -242,12 +242,19 @@ def _import_for_registration(module_name: str, env_id: str) -> None:
 def _nearest_id(name: str) -> str:
     import difflib
 
-    nearest = difflib.get_close_matches(name, list(gym.registry), n=1, cutoff=0.7)
+    by_version = sorted(gym.registry.values(), key=lambda spec: spec.version or 0)
+    newest = {_without_version(spec.id): spec.id for spec in by_version}
+    nearest = difflib.get_close_matches(_without_version(name), newest, n=1, cutoff=0.7)
     return (
-        f": did you mean {nearest[0]}?"
+        f": did you mean {newest[nearest[0]]}?"
         if nearest
         else "; name a Gymnasium id, or your own as package.module:EnvId-v0"
     )
+
+
+def _without_version(name: str) -> str:
+    """A version that two ids share does not make them alike."""
+    return name.rpartition("-v")[0] or name
 
 
 def _one_line(error: BaseException) -> str:
