@@ -144,11 +144,12 @@ class Rollout:
 
     def _learned(self, step: Step) -> Step:
         """The step as learners see it; episodes and their returns are told of it as it was."""
-        return replace(
-            step,
-            reward=np.clip(step.reward, -1, 1) if self._clip_reward else step.reward,
-            terminated=step.terminated | step.life_lost,
-        )
+        if self._clip_reward:
+            step = replace(step, reward=np.clip(step.reward, -1, 1))
+        if step.life_lost.any():
+            terminated = step.terminated | step.life_lost
+            step = replace(step, terminated=terminated, boundary=terminated | step.truncated)
+        return step
 
     def _act(self, observation: Array) -> list[Turn]:
         """One inference for each player that acts somewhere."""

@@ -38,10 +38,7 @@ class Step:
     valid: Array  # [B] False where the environment merely reset itself, or broke
     broken: Array  # [B] the episode is lost: the copy was made anew (`repertory.guarded_env`)
     life_lost: Array  # [B] an end for learning, though the episode may go on (`repertory.atari`)
-
-    @property
-    def boundary(self) -> Array:
-        return self.terminated | self.truncated
+    boundary: Array  # [B] terminated or truncated
 
 
 class Stepper:
@@ -50,6 +47,8 @@ class Stepper:
         self.copies = env.num_envs
         self._mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self._resetting = np.zeros(self.copies, bool)
+        self._nobody = np.zeros(self.copies, bool)
+        self._nobody.flags.writeable = False
 
     def reset(self) -> Array:
         observation, _ = self.env.reset()
@@ -87,10 +86,12 @@ class Stepper:
             valid=valid,
             broken=broken,
             life_lost=self._said(LIFE_LOST, info),
+            boundary=boundary,
         )
 
     def _said(self, key: str, info: Mapping[str, Any]) -> Array:
         """[B] which copies say this; a vector environment marks whose value counts."""
-        nobody = np.zeros(self.copies, bool)
-        mask: Array = np.asarray(info.get(f"_{key}", nobody))
-        return mask | np.asarray(info.get("final_info", {}).get(f"_{key}", nobody))
+        if not info:
+            return self._nobody
+        mask: Array = np.asarray(info.get(f"_{key}", self._nobody))
+        return mask | np.asarray(info.get("final_info", {}).get(f"_{key}", self._nobody))

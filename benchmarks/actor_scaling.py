@@ -69,7 +69,7 @@ def arguments(options: Options) -> list[str]:
     """The learner is not what is measured: it learns a little, so that weights are sent."""
     settings = {
         "env.kwargs.seconds": options.env_seconds,
-        "learner.updates_per_step": 0.002,
+        "learner.updates_per_step": 0.0006,  # about one broadcast a second
         "learner.hidden_sizes": "[256,256]",
         "learner.random_steps": 0,
         "topology.restarts.start_seconds": START_SECONDS,

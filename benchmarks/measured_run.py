@@ -1,7 +1,7 @@
 """A distributed run in processes of its own, looked at from outside while it goes on.
 
     with MeasuredRun(["benchmarks.sleeping_env:Sleeping", "--algo", "sac", ...]) as run:
-        run.await_workers(32, timeout_seconds=600)
+        run.until(lambda: len(run.workers()) >= 32, timeout_seconds=600)
         run.env_steps(), run.usage()
 
 Everything it starts is found by a mark in its environment, and what each process uses is read from

@@ -21,10 +21,13 @@ class PolicyMemory:
 
     def __init__(self, policy: Acting) -> None:
         self._policy = policy
+        # Asked once: what a policy is does not change, and the question is dear at every step.
+        self._remembering = policy if isinstance(policy, MemoryPolicy) else None
         self._rows: dict[str, Array] = {}
-        if isinstance(policy, MemoryPolicy):
+        if self._remembering is not None:
             self._rows = {
-                name: np.zeros((0, *spec.shape), spec.dtype) for name, spec in policy.memory.items()
+                name: np.zeros((0, *spec.shape), spec.dtype)
+                for name, spec in self._remembering.memory.items()
             }
 
     def act(
@@ -36,14 +39,13 @@ class PolicyMemory:
         env_steps: int = 0,
     ) -> Acted:
         """What it does in the copies with these indices [K]; by default in the first K."""
-        policy = self._policy
-        if not isinstance(policy, MemoryPolicy):
-            return policy.act(observation, rng)
+        if self._remembering is None:
+            return self._policy.act(observation, rng)
         if copies is None:
             copies = np.arange(len(observation))
         self._grow(int(copies[-1]) + 1)
         before = {name: rows[copies] for name, rows in self._rows.items()}
-        acted, after = policy.act_remembering(observation, before, env_steps, rng)
+        acted, after = self._remembering.act_remembering(observation, before, env_steps, rng)
         for name, rows in self._rows.items():
             rows[copies] = after[name]
         return acted

@@ -99,14 +99,12 @@ class EnvSpec:
             from_zero = action.reshape(-1, *self.action_shape)
             low = np.asarray(self.action_low).astype(np.int64)
             return (from_zero + low.reshape(self.action_shape)).astype(self.action_dtype)
-        low, high, finite = _bounds(self.action_low, self.action_high)
-        if finite.all():
-            mapped = low + (np.clip(action, -1, 1) + 1) / 2 * (high - low)
-        else:
-            low_or_zero, high_or_zero = np.where(finite, low, 0.0), np.where(finite, high, 0.0)
-            scaled = low_or_zero + (np.clip(action, -1, 1) + 1) / 2 * (high_or_zero - low_or_zero)
-            mapped = np.where(finite, scaled, action)
-        mapped = np.clip(mapped, low, high)
+        bounds = _bounds(self.action_low, self.action_high)
+        unit = np.minimum(np.maximum(action, -1.0), 1.0)
+        mapped = bounds.start + (unit + 1) / 2 * bounds.width
+        if bounds.infinite is not None:
+            mapped = np.where(bounds.infinite, action, mapped)
+        mapped = np.minimum(np.maximum(mapped, bounds.low), bounds.high)
         return mapped.reshape(-1, *self.action_shape).astype(self.action_dtype)
 
     def random_actions(self, count: int, rng: np.random.Generator) -> Array:
@@ -233,7 +231,26 @@ def _describe_actions(action: spaces.Space[Any], env_id: str) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=64)
-def _bounds(low: tuple[float, ...], high: tuple[float, ...]) -> tuple[Array, Array, Array]:
-    """As arrays, and where both are finite; asked for at every step."""
+def _bounds(low: tuple[float, ...], high: tuple[float, ...]) -> _Bounds:
+    """Asked for at every step."""
     lowest, highest = np.asarray(low), np.asarray(high)
-    return lowest, highest, np.isfinite(lowest) & np.isfinite(highest)
+    finite = np.isfinite(lowest) & np.isfinite(highest)
+    start = np.where(finite, lowest, 0.0)
+    return _Bounds(
+        low=lowest,
+        high=highest,
+        start=start,
+        width=np.where(finite, highest, 0.0) - start,
+        infinite=None if finite.all() else ~finite,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """Of continuous actions, [A] each."""
+
+    low: Array
+    high: Array
+    start: Array  # where [-1, 1] is mapped to begins: low, or 0 where that has no end
+    width: Array
+    infinite: Array | None  # where one bound is missing

@@ -51,7 +51,7 @@ class SquashedGaussianPolicy(TorchPolicy):
         mean, log_std = outputs[:, :size], outputs[:, size:]
         if rng is None:
             return Acted(np.tanh(mean))
-        std = np.exp(np.clip(log_std, LOG_STD_MIN, LOG_STD_MAX))
+        std = np.exp(np.minimum(np.maximum(log_std, LOG_STD_MIN), LOG_STD_MAX))
         return Acted(np.tanh(mean + std * rng.standard_normal(mean.shape, dtype=np.float32)))
 
 
