@@ -43,10 +43,15 @@ class Episodes:
         self._taken = np.zeros(copies, np.int64)  # of them
         self._past: list[list[Stretch]] = [[] for _ in range(copies)]  # earlier in this episode
         self._acting: list[tuple[int, Array]] = []
+        self._steps_until_waiting = 0  # at least so many: not all copies move at every step
 
     def waiting(self) -> list[int]:
         """The copies where nobody is to act in the next step."""
-        waiting: list[int] = np.flatnonzero(self._taken >= self._steps).tolist()
+        if self._steps_until_waiting > 0:
+            return []
+        left = self._steps - self._taken
+        self._steps_until_waiting = int(left.min())
+        waiting: list[int] = np.flatnonzero(left <= 0).tolist()
         return waiting
 
     def acting(self) -> Sequence[tuple[int, Array]]:
@@ -74,6 +79,7 @@ class Episodes:
         self.episode_return += np.where(step.valid, step.reward, 0)
         self.episode_length += step.valid
         self._taken += step.valid
+        self._steps_until_waiting -= 1
 
     def end(self, step: Step, env_steps: int) -> tuple[list[EpisodeOutcome], list[DecisionOutcome]]:
         """The outcomes of the episodes that this step ended, and of their decisions."""
@@ -156,10 +162,12 @@ class Episodes:
         self.episode_length[copies] = 0
         self._steps[copies] = 0
         self._taken[copies] = 0
+        self._steps_until_waiting = 0
         for copy in copies:
             self._past[copy] = []
 
     def _note_acting(self) -> None:
+        self._steps_until_waiting = 0
         self._acting = [
             (int(player), np.flatnonzero(self.player == player))
             for player in np.unique(self.player)

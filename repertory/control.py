@@ -12,6 +12,7 @@
 | `metrics`, `events`        | streams                            | each process | newest entries  |
 | `commands`                 | stream of what people asked for    | people       | newest entries  |
 | `reply:ID`                 | how a command ended                | supervisor   | five minutes    |
+| `orders`                   | stream of what workers are told    | head         | newest entries  |
 
 and `repertory:runs`, a set of all runs here. Nothing of the data plane waits for any of it: calls
 have a deadline and raise `ControlUnavailable`, and whoever reports tries again later. Two learners
@@ -36,9 +37,11 @@ from repertory.errors import RepertoryError, UsageError
 
 RUNS_KEY = "repertory:runs"
 TIMEOUT_SECONDS = 2.0
+WAIT_MILLISECONDS = 1000  # shorter than the deadline, so that waiting is not an error
 METRICS_KEPT = 50_000
 EVENTS_KEPT = 10_000
 COMMANDS_KEPT = 1_000
+ORDERS_KEPT = 10_000
 REPLY_SECONDS = 300
 MEETING_SECONDS = 120
 
@@ -188,9 +191,14 @@ class Control(Closing):
 
     # Processes
 
-    def heartbeat(self, name: str, member: Member) -> None:
+    def heartbeat(self, name: str, member: Member, **counts: int) -> dict[str, int]:
+        """A sign of life, and what to add to the run's counters: returns their new values."""
         with self._deadline():
-            self._redis.hset(self._key("members"), name, json.dumps(asdict(member)))
+            pipeline = self._redis.pipeline(transaction=True)
+            pipeline.hset(self._key("members"), name, json.dumps(asdict(member)))
+            for counter, count in counts.items():
+                pipeline.hincrby(self._key("counters"), counter, count)
+            return dict(zip(counts, pipeline.execute()[1:], strict=True))
 
     def members(self) -> dict[str, Member]:
         with self._deadline():
@@ -201,14 +209,6 @@ class Control(Closing):
         with self._deadline():
             if names:
                 self._redis.hdel(self._key("members"), *names)
-
-    def add(self, **counts: int) -> dict[str, int]:
-        """Adds to counters of the whole run; returns their new values."""
-        with self._deadline():
-            pipeline = self._redis.pipeline(transaction=True)
-            for name, count in counts.items():
-                pipeline.hincrby(self._key("counters"), name, count)
-            return dict(zip(counts, pipeline.execute(), strict=True))
 
     def counters(self) -> dict[str, int]:
         with self._deadline():
@@ -316,6 +316,20 @@ class Control(Closing):
             f"run {self.run_id} did not answer within {timeout_seconds:g} s: is it running? "
             "`repertory status` tells"
         )
+
+    # What workers are told
+
+    def order(self, to: str, incarnation: int, name: str, *arguments: Any) -> None:
+        """To one process, in one of its lives."""
+        self._append(
+            "orders", ORDERS_KEPT, to=to, incarnation=incarnation, name=name, arguments=arguments
+        )
+
+    def await_orders(self, after: str) -> list[Entry]:
+        """What was ordered after the entry with this id, of anybody; waits a moment for it."""
+        with self._deadline():
+            found = self._redis.xread({self._key("orders"): after}, block=WAIT_MILLISECONDS)
+        return [_entry(id_, fields) for _, entries in found for id_, fields in entries]
 
     def _append(self, stream: str, kept: int, **fields: Any) -> None:
         values = {name: json.dumps(value) for name, value in fields.items()}

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, SupportsFloat
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from gymnasium.wrappers import FlattenObservation, FrameStackObservation, TimeLimit
 
 from repertory.atari import ATARI_PREFIX, AtariPreprocessing, game_arguments, import_ale
@@ -23,6 +23,7 @@ from repertory.config import EnvConfig
 from repertory.errors import EnvironmentFailure, UsageError
 from repertory.guarded_env import GuardedEnv
 from repertory.parts import load_attribute
+from repertory.side_by_side import SideBySide
 from repertory.specs import EnvSpec
 from repertory.types import Array
 
@@ -292,7 +293,7 @@ def make_vector_env(
     makers = [maker(copy) for copy in range(copies)]
     if config.vector == "async" and copies > 1:
         return AsyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
-    return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+    return SideBySide(makers)
 
 
 def probe(config: EnvConfig) -> EnvSpec:

@@ -100,12 +100,11 @@ class Heartbeat:
         if self._always:
             self.progress()
         try:
-            self._control.heartbeat(self._name, self._member())
             with self._lock:
                 counts, self._counts = self._counts, {}
             try:
-                if counts:
-                    self.totals = {**self.totals, **self._control.add(**counts)}
+                totals = self._control.heartbeat(self._name, self._member(), **counts)
+                self.totals = {**self.totals, **totals}
             except ControlUnavailable:
                 self._keep(counts)
                 raise

@@ -77,5 +77,7 @@ class Process:
         return self.context.env_spec()
 
     def beat(self, role: str, facts: Callable[[], Mapping[str, Any]] = dict) -> Heartbeat:
-        control = Control(self.context.control, self.context.run_id)
-        return Heartbeat(control, self.context.name, role, self.context.incarnation, facts)
+        return Heartbeat(self.control(), self.context.name, role, self.context.incarnation, facts)
+
+    def control(self) -> Control:
+        return Control(self.context.control, self.context.run_id)

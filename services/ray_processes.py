@@ -21,6 +21,7 @@ from services.supervisor import Observed
 logger = logging.getLogger(__name__)
 
 STOP_SECONDS = 30.0  # to finish by itself, when told to
+TAKES_ORDERS = "worker-"  # through the control plane: its only thread of Ray's is at work
 
 
 @dataclass(slots=True)
@@ -52,7 +53,7 @@ class RayProcesses:
         started = self._started[name]
         if gently:
             started.kill_at = time.time() + STOP_SECONDS
-            started.handle.stop.remote()
+            self._tell(name, "stop")
         else:
             ray.kill(started.handle)
 
@@ -62,9 +63,19 @@ class RayProcesses:
         return None if started is None else started.handle
 
     def tell_all(self, prefix: str, method: str, *arguments: Any) -> None:
-        for name, started in self._started.items():
+        for name in self._started:
             if name.startswith(prefix):
-                getattr(started.handle, method).remote(*arguments)
+                self._tell(name, method, *arguments)
+
+    def _tell(self, name: str, method: str, *arguments: Any) -> None:
+        started = self._started[name]
+        if not name.startswith(TAKES_ORDERS):
+            getattr(started.handle, method).remote(*arguments)
+            return
+        try:
+            self._control.order(name, started.incarnation, method, *arguments)
+        except ControlUnavailable as error:
+            logger.warning("%s was not told to %s: %s", name, method, error)
 
     def fact(self, key: str) -> dict[str, Any]:
         """What each process that is running last said of this, where it said anything."""

@@ -9,6 +9,7 @@ import torch
 from actors.casting import Casting, Leased, Solo
 from actors.rollout import WorkerPlace, rollout_for
 from actors.worker import RolloutWorker
+from repertory.orders import Orders
 from repertory.policies.policy import build_policy, policy_config
 from repertory.table_layout import tables_of
 from services.director_link import DirectorLink
@@ -60,6 +61,12 @@ class WorkerHost(Process):
             **({} if self._link is None else {"report": self._link.report}),
             total_env_steps=context.counters.get("env_steps", 0),
         )
+        self._orders = Orders(
+            self.control(),
+            context.name,
+            context.incarnation,
+            {"stop": self.stop, "pause": self.pause, "heed": self.heed},
+        )
 
     def run(self) -> None:
         try:
@@ -69,6 +76,7 @@ class WorkerHost(Process):
             if self._link is not None:
                 self._link.flush(timeout_seconds=STOP_SECONDS)
         finally:
+            self._orders.close()
             self._heartbeat.close()
             for replay in self._replays.values():
                 replay.close()

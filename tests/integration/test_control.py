@@ -58,8 +58,11 @@ def test_members_are_listed_until_dismissed(control: Control) -> None:
 
 
 def test_counters_add_up(control: Control) -> None:
-    assert control.add(env_steps=10, episodes=1) == {"env_steps": 10, "episodes": 1}
-    assert control.add(env_steps=5) == {"env_steps": 15}
+    member = Member("worker", "here", 12, 1, time.time())
+    assert control.heartbeat("worker-0", member) == {}
+    told = control.heartbeat("worker-0", member, env_steps=10, episodes=1)
+    assert told == {"env_steps": 10, "episodes": 1}
+    assert control.heartbeat("worker-1", member, env_steps=5) == {"env_steps": 15}
     control.set_counters(env_steps=100)
     assert control.counters() == {"env_steps": 100, "episodes": 1}
 
@@ -126,7 +129,7 @@ def test_nobody_answers(control: Control) -> None:
 
 def test_everything_is_there_after_a_kill(server: EmbeddedRedis, control: Control) -> None:
     control.register(CARD)
-    control.add(env_steps=12)
+    control.set_counters(env_steps=12)
     kill(server)
     with pytest.raises(ControlUnavailable, match="unix://"):
         control.counters()

@@ -24,7 +24,7 @@ def read(address: str) -> dict[tuple[str, str], float]:
 
 
 def test_counters_and_what_processes_say_are_told(control: Control) -> None:
-    control.add(env_steps=120, episodes=3)
+    control.set_counters(env_steps=120, episodes=3)
     control.heartbeat(
         "worker-0", Member("worker", "here", 1, 2, time.time(), {"memory_bytes": 7, "version": 5})
     )
