@@ -44,11 +44,10 @@ def _save(value: Any, name: str) -> Any:
         return {key: _array(tensor) for key, tensor in value.state_dict().items()}
     if isinstance(value, Optimizer):
         document = value.state_dict()
-        moments = {
+        return {
             str(index): {key: _array(entry) for key, entry in slots.items()}
             for index, slots in document["state"].items()
         }
-        return {"state": moments, "param_groups": document["param_groups"]}
     if isinstance(value, torch.Generator):
         return _array(value.get_state())
     if isinstance(value, Tensor):
@@ -65,9 +64,11 @@ def _load(value: Any, saved: Any, name: str) -> None:
         elif isinstance(value, Optimizer):
             moments = {
                 int(index): {key: torch.from_numpy(array) for key, array in slots.items()}
-                for index, slots in saved["state"].items()
+                for index, slots in saved.items()
             }
-            value.load_state_dict({"state": moments, "param_groups": saved["param_groups"]})
+            # Its settings are those of the run, which may have changed since.
+            groups = value.state_dict()["param_groups"]
+            value.load_state_dict({"state": moments, "param_groups": groups})
         elif isinstance(value, torch.Generator):
             value.set_state(torch.from_numpy(saved))
         else:

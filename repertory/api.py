@@ -69,10 +69,14 @@ def resume(
     run_dir: str | Path,
     *,
     steps: int | None = None,
+    settings: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
 ) -> RunResult:
-    return launcher.resume(Path(run_dir), _reporter(progress), steps=steps, callbacks=callbacks)
+    """From the newest whole checkpoint; `settings` are changed by their dotted names."""
+    return launcher.resume(
+        Path(run_dir), _reporter(progress), steps=steps, settings=settings, callbacks=callbacks
+    )
 
 
 def evaluate(

@@ -251,9 +251,7 @@ def resolve(
     from_file = read_yaml(file) if file is not None else {}
     if isinstance(from_file.get("env"), str):  # `env: CartPole-v1` is short for its id
         from_file["env"] = {"id": from_file["env"]}
-    from_overrides: dict[str, Any] = {}
-    for key, value in (overrides or {}).items():
-        merge(from_overrides, nest(key, value))
+    from_overrides = _layer(overrides or {})
     if env_id is not None:
         merge(from_overrides, {"env": {"id": env_id}})
 
@@ -291,6 +289,31 @@ def resolve(
     for layer in (from_file, from_overrides):
         merge(document, _expand_learner(layer, portfolio))
     return validate(document)
+
+
+def changed(config: RunConfig, overrides: Mapping[str, Any]) -> RunConfig:
+    """The same run with other settings, by dotted keys as for `resolve`.
+
+    Who learns on which environment is what a run is: that stays.
+    """
+    document = config.model_dump(mode="json")
+    members = {name: learner.algorithm for name, learner in config.learners.items()}
+    merge(document, _expand_learner(_layer(overrides), members))
+    result = validate(document)
+    if result.env.id != config.env.id:
+        raise UsageError(f"env.id of a run that is resumed stays {config.env.id}: begin a new run")
+    if {name: learner.algorithm for name, learner in result.learners.items()} != members:
+        raise UsageError(
+            f"the learners of a run that is resumed stay {', '.join(members)}: begin a new run"
+        )
+    return result
+
+
+def _layer(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    layer: dict[str, Any] = {}
+    for key, value in overrides.items():
+        merge(layer, nest(key, value))
+    return layer
 
 
 def _portfolio(algorithms: Sequence[str], from_file: Mapping[str, Any]) -> dict[str, str]:

@@ -31,6 +31,7 @@ app = tyro.extras.SubcommandApp()
 # How optional values look in --help: a word for the value, no "default: None".
 Whole = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
 Text = Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")]
+Settings = Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="KEY=VALUE")]
 Mode = Annotated[
     Literal["strategy", "vote", "average"] | None,
     arg(metavar="strategy|vote|average", help_behavior_hint=""),
@@ -54,7 +55,7 @@ def train(
     device: Text = None,
     run_dir: Folder = None,
     config: File = None,
-    set_: Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="KEY=VALUE")] = (),
+    set_: Settings = (),
     local: bool = False,
     replay: Annotated[
         Literal["local", "grpc"] | None, arg(metavar="local|grpc", help_behavior_hint="")
@@ -132,16 +133,19 @@ def train(
 
 
 @app.command(name="resume")
-def resume_run(run: Run, /, steps: Whole = None) -> None:
+def resume_run(run: Run, /, steps: Whole = None, set_: Settings = ()) -> None:
     """Go on with a run from its newest whole checkpoint.
 
     Args:
         run: The run directory.
         steps: A new total of environment steps; default: as planned.
+        set_: Another value for one setting, as learner.lr=1e-4. May be repeated.
     """
+    from repertory.config import parse_assignment
     from services import launcher
 
-    _summarise(launcher.resume(run, _reporter(), steps=steps))
+    settings = dict(parse_assignment(text) for text in set_)
+    _summarise(launcher.resume(run, _reporter(), steps=steps, settings=settings))
 
 
 @app.command

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from repertory.checkpoints import Checkpoint
-from repertory.config import RunConfig
+from repertory.config import RunConfig, changed
 from repertory.envs import probe
-from repertory.errors import RepertoryError
+from repertory.errors import CheckpointError, RepertoryError
 from repertory.goal_judge import check_goals
 from repertory.parts import load_attribute
 from repertory.protocols import Callback
@@ -77,14 +78,18 @@ def resume(
     reporter: Reporter,
     *,
     steps: int | None = None,
+    settings: Mapping[str, Any] | None = None,
     place: Place | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> RunResult:
-    """Goes on from the newest checkpoint that is whole, perhaps for more steps than planned."""
+    """Goes on from the newest checkpoint that is whole.
+
+    Perhaps for more steps than planned, and with other `settings`, by dotted names.
+    """
     directory = RunDirectory.open(run_dir)
-    config = directory.config
-    if steps is not None:
-        config = config.model_copy(update={"steps": steps})
+    before = directory.config
+    asked = dict(settings or {}) | ({} if steps is None else {"steps": steps})
+    config = changed(before, asked) if asked else before
     spec = check(config)
     hooks = [*callbacks, *_callbacks(config)]
     directory.lock()
@@ -97,6 +102,9 @@ def resume(
         if (run_dir / topology.CONTROL_FOLDER).is_dir():
             return _launch(directory, spec, reporter, place or Place(), hooks, checkpoint)
         return LocalRun(config, spec, directory, reporter, hooks, checkpoint).run()
+    except CheckpointError:
+        directory.update_config(before)  # what was asked for does not fit what was learned
+        raise
     finally:
         directory.close()
 
