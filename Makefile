@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 # evaluator, Valkey. The director's shares are in the last lines of `repertory status` and in the metrics.
 demo: $(STAMP)
 	rm -rf runs/demo
-	$(BIN)/repertory train CartPole-v1 --algo dqn,ppo --strategy ucb --seed 1 --steps 50000 \
+	$(BIN)/repertory train CartPole-v1 --algo dqn,ppo --strategy ucb --seed 1 --steps 40000 \
 	  --actors 2 --shards 2 --run-dir runs/demo
 	$(BIN)/repertory eval runs/demo --policy best --episodes 20
 	$(BIN)/repertory play runs/demo --gif runs/demo/cartpole.gif

@@ -4,11 +4,14 @@ An arm is one way to spend a task's budget: a member alone (`single-NAME`), or t
 members under one strategy. Every arm of a task has the same environment, copies, environment steps,
 networks and batches.
 
-Gradient steps are meant to be equal; `by_choice` counts choices and not steps, so the tables say
-what it came to. An off-policy member makes `updates_per_step` of them for
-each environment step, an on-policy one `epochs / batch_size`: in each task the two are the same
-number. In a portfolio `updates: shared` with `learner_share: by_choice` splits the off-policy ones
-by how often each member acts, and those of PPO follow how often it acts anyway.
+Gradient steps are equal too, and the tables say what it came to. An off-policy member makes
+`updates_per_step` of them for each environment step, an on-policy one `epochs / batch_size`: in
+each task the two are the same number. In a portfolio `updates: shared` with `learner_share:
+by_choice` splits the off-policy ones by how much each member acts, and those of PPO follow how much
+it acts anyway.
+
+Budgets are about twice what the better members need to learn a task, so that a portfolio has room
+for what trying costs.
 """
 
 from __future__ import annotations
@@ -173,16 +176,16 @@ TASKS = {
             name="cartpole",
             env_id="CartPole-v1",
             copies=8,
-            steps=10_000,
-            evaluate_every=1_000,
+            steps=30_000,
+            evaluate_every=3_000,
             members={"dqn": _CARTPOLE_DQN, "ppo": _CARTPOLE_PPO},
         ),
         Task(
             name="pendulum",
             env_id="Pendulum-v1",
             copies=1,
-            steps=5_000,
-            evaluate_every=500,
+            steps=10_000,
+            evaluate_every=1_000,
             members={
                 "td3": {"algorithm": "td3", "gamma": 0.98, **_ACTOR_CRITIC},
                 "sac": {"algorithm": "sac", **_ACTOR_CRITIC},
@@ -192,8 +195,8 @@ TASKS = {
             name="lunarlander",
             env_id="LunarLander-v3",
             copies=8,
-            steps=30_000,
-            evaluate_every=5_000,
+            steps=60_000,
+            evaluate_every=6_000,
             episodes=4,
             fresh_episodes=20,
             members={
@@ -206,8 +209,8 @@ TASKS = {
             name="inverted-pendulum",
             env_id="InvertedPendulum-v5",
             copies=1,
-            steps=4_000,
-            evaluate_every=500,
+            steps=12_000,
+            evaluate_every=1_000,
             members={
                 "td3": {"algorithm": "td3", **_ACTOR_CRITIC},
                 "sac": {"algorithm": "sac", **_ACTOR_CRITIC},
@@ -217,8 +220,8 @@ TASKS = {
             name="cartpole-crippled",
             env_id="CartPole-v1",
             copies=8,
-            steps=10_000,
-            evaluate_every=1_000,
+            steps=30_000,
+            evaluate_every=3_000,
             members={
                 "dqn": _CARTPOLE_DQN,
                 "ppo": _CARTPOLE_PPO,

@@ -243,7 +243,8 @@ class Director:
         """Of all updates, how many each learner is to make; they sum to 1."""
         if self._config.learner_share == "equal":
             return equal(self.members)
-        recent = {member: share.recent_choices for member, share in self.shares().items()}
+        # By steps, not by choices: a bad member's episodes may be short, or long.
+        recent = {member: share.recent_env_steps for member, share in self.shares().items()}
         return by_choice(recent, self._config.min_share)
 
     def update_factors(self) -> dict[str, float]:

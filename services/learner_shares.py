@@ -10,7 +10,7 @@ def equal(members: Sequence[str]) -> dict[str, float]:
 
 
 def by_choice(recent: Mapping[str, float], floor: float) -> dict[str, float]:
-    """In proportion to how often each was chosen of late, and none below the floor.
+    """In proportion to how much each acted of late, and none below the floor.
 
     Those below are lifted to it, and the rest share what remains in proportion. That may push
     another below the floor, which is then lifted too.

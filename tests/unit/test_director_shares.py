@@ -167,13 +167,20 @@ def test_updates_that_are_shared_are_as_many_as_one_learner_makes() -> None:
     assert factors == pytest.approx(dict.fromkeys(MEMBERS, 1 / 3))
 
 
-def test_updates_by_choice_follow_the_recent_choices_above_the_floor() -> None:
+def test_updates_by_choice_follow_who_acts_above_the_floor() -> None:
     target = director("ucb", learner_share="by_choice", min_share=0.1)
     assert target.update_shares() == pytest.approx(dict.fromkeys(MEMBERS, 1 / 3))
     target.pin("sac")
     run(target, 200)
     assert target.update_shares() == pytest.approx({"td3": 0.1, "sac": 0.8, "ppo": 0.1})
     assert target.update_factors() == pytest.approx({"td3": 0.3, "sac": 2.4, "ppo": 0.3})
+
+
+def test_updates_by_choice_follow_steps_where_episodes_are_of_different_length() -> None:
+    target = director("uniform", learner_share="by_choice", min_share=0.05)
+    for place, length in enumerate((10, 60, 30)):  # one episode each
+        target.observe(EpisodeOutcome(place, 0, 1.0, length, True, 10))
+    assert target.update_shares() == pytest.approx({"td3": 0.1, "sac": 0.6, "ppo": 0.3})
 
 
 def test_the_report_is_json_and_says_all() -> None:
