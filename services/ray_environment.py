@@ -32,8 +32,8 @@ def prepare(token_file: Path, *, make_token: bool) -> None:
         RAY_AUTH_TOKEN_PATH=str(token_file.resolve()),
         RAY_USAGE_STATS_ENABLED="0",
     )
-    # Ray makes its workers nice, and a nice one that wakes waits for milliseconds before it runs: of
-    # an environment that takes 20 ms a step that cost a sixth. A value of one's own is kept.
+    # Ray makes its workers nice, and a nice one that wakes waits for milliseconds before it runs:
+    # of an environment that takes 20 ms a step that cost a sixth. A value of one's own is kept.
     os.environ.setdefault("RAY_worker_niceness", "0")
     if not make_token:
         os.environ["RAY_NUM_REDIS_GET_RETRIES"] = TRIES_TO_JOIN
