@@ -484,10 +484,10 @@ def _place(
 
 def _tell(run: Path, command: str, **arguments: object) -> None:
     """Waits for the answer of the run."""
-    from services.topology import control_of
+    from services.topology import steering
 
-    control = control_of(run)
-    control.await_reply(control.send(command, **arguments), timeout_seconds=30.0)
+    with steering(run) as control:
+        control.await_reply(control.send(command, **arguments), timeout_seconds=30.0)
 
 
 def _ensemble_line(ensemble: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from repertory.control import Member
 from repertory.errors import RepertoryError
-from services.topology import control_of
+from services.topology import steering
 
 STALE_SECONDS = 10.0
 REPORTING_ROLES = ("worker", "learner", "replica", "shard", "director")
@@ -36,21 +36,21 @@ class RunStatus:
 
 
 def read_status(run_dir: Path) -> RunStatus:
-    control = control_of(run_dir)
-    card = control.card()
-    if card is None:
-        raise RepertoryError(f"{run_dir}: the control server knows no such run")
-    counters = control.counters()
-    return RunStatus(
-        run_dir=card.run_dir,
-        env=card.env,
-        learners=card.learners,
-        state=control.desired().state,
-        env_steps=counters.get("env_steps", 0),
-        total_steps=card.steps,
-        counters=counters,
-        members=control.members(),
-    )
+    with steering(run_dir) as control:
+        card = control.card()
+        if card is None:
+            raise RepertoryError(f"{run_dir}: the control server knows no such run")
+        counters = control.counters()
+        return RunStatus(
+            run_dir=card.run_dir,
+            env=card.env,
+            learners=card.learners,
+            state=control.desired().state,
+            env_steps=counters.get("env_steps", 0),
+            total_steps=card.steps,
+            counters=counters,
+            members=control.members(),
+        )
 
 
 def print_status(status: RunStatus) -> None:

@@ -175,3 +175,16 @@ def control_of(run_dir: Path) -> Control:
             f"{run_dir} is not a distributed run: only those can be looked at and steered"
         ) from None
     return Control(ControlAddress.from_json(document), run_id(run_dir))
+
+
+@contextmanager
+def steering(run_dir: Path) -> Iterator[Control]:
+    """The same, for as long as a command needs it; says so where the run has ended."""
+    with control_of(run_dir) as control:
+        try:
+            yield control
+        except ControlUnavailable as error:
+            raise RepertoryError(
+                f"{run_dir} is not running, or its control server is away: `repertory resume "
+                f"{run_dir}` goes on with a run that has ended ({error})"
+            ) from error
