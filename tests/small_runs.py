@@ -15,7 +15,7 @@ ENVS = {
     "actor_critic": "CartPole-v1",
     "dqn": "CartPole-v1",
     "npg": "Pendulum-v1",
-    "h_dqn": "repertory.chain_env:Chain",
+    "h_dqn": "repertory.environments.chain:Chain",
     "option_critic": "CartPole-v1",
     "ppo": "CartPole-v1",
     "sac": "Pendulum-v1",

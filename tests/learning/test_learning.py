@@ -182,5 +182,5 @@ def test_h_dqn_finds_the_detour_of_its_chain(tmp_path: Path) -> None:
     the mean is off by .009: the threshold is some ten of these below the optimum.
     """
     run = tmp_path / "run"
-    train("repertory.chain_env:Chain", "h_dqn", seed=1, run_dir=run, progress=False)
+    train("repertory.environments.chain:Chain", "h_dqn", seed=1, run_dir=run, progress=False)
     assert evaluate(run, "last", episodes=2000).mean_return >= 0.12

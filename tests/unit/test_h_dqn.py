@@ -30,8 +30,8 @@ from actors.stretches import Stretches
 from learner.algorithms.h_dqn import HDQN, State, controller_target, td_loss, with_intrinsic_reward
 from learner.paired_replay import PairedReplay
 from learner.tensors import to_tensors
-from repertory.chain_env import Chain
 from repertory.config import EnvConfig, resolve, validate
+from repertory.environments.chain import Chain
 from repertory.envs import make_vector_env, probe
 from repertory.errors import ReplayTimeout, UsageError
 from repertory.goals import ObservedGoals, goals_for
@@ -224,7 +224,7 @@ def test_what_would_mix_goals_up_is_refused(setting: str, value: object) -> None
 
 
 def test_goals_of_the_environment_reach_the_specification() -> None:
-    spec = probe(EnvConfig(id="repertory.chain_env:Chain"))
+    spec = probe(EnvConfig(id="repertory.environments.chain:Chain"))
     assert spec.named_goals == tuple(tuple(row) for row in np.eye(6).tolist())
     assert EnvSpec.from_json(spec.to_json()) == spec
     goals = goals_for("environment", spec)
@@ -265,7 +265,7 @@ class SureChain(Chain):
 
 def chain_policy(preferred: dict[int, int], **settings: object) -> GoalDirectedPolicy:
     """Linear networks set by hand: from each state its preferred goal, and the way to any goal."""
-    spec = probe(EnvConfig(id="repertory.chain_env:Chain"))
+    spec = probe(EnvConfig(id="repertory.environments.chain:Chain"))
     policy = GoalDirectedPolicy(GoalDirectedPolicy.Config(hidden_sizes=(), **settings), spec)
     policy.requires_grad_(False)
     for parameter in policy.parameters():

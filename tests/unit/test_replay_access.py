@@ -70,7 +70,7 @@ def test_learners_that_share_are_told_apart_by_provenance(tmp_path):
 
 
 def test_a_learner_of_two_levels_has_a_second_table_without_a_ratio():
-    config = resolve("repertory.chain_env:Chain", ["h_dqn"])
+    config = resolve("repertory.environments.chain:Chain", ["h_dqn"])
     spec = probe(config.env)
     policy = GoalDirectedPolicy(GoalDirectedPolicy.Config(), spec)
     extras = {"h_dqn": policy.extras}

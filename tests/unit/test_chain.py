@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from repertory.chain_env import Chain
+from repertory.environments.chain import Chain
 
 
 def play(env: Chain, actions: list[int]) -> tuple[list[int], float]:
