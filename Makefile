@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-all chaos soak check format proto bench-setup bench-replay bench-actors bench-portfolio clean
+.PHONY: setup demo test test-all chaos soak check format proto bench-setup bench-replay bench-actors bench-portfolio bench-learning clean
 
 setup: $(STAMP)
 
@@ -73,6 +73,10 @@ bench-replay: bench-setup
 # 32 actors on an environment that sleeps, then 8, then 32 again.
 bench-actors: $(STAMP)
 	$(BIN)/python -m benchmarks.actor_scaling $(ARGS)
+
+# Every algorithm on what it should learn, over seeds. For example: make bench-learning ARGS="--only c51"
+bench-learning: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.learning $(ARGS)
 
 # Portfolios against their members alone, at equal cost. For example: make bench-portfolio ARGS=--quick
 bench-portfolio: $(STAMP)

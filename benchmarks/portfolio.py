@@ -13,12 +13,9 @@ from __future__ import annotations
 import json
 import logging
 import math
-import multiprocessing
 import signal
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -29,7 +26,7 @@ from rich.table import Table
 
 from benchmarks.measure import ROOT, machine_facts
 from benchmarks.portfolio_figure import draw_regret, draw_scores
-from benchmarks.portfolio_page import acted, results, with_results
+from benchmarks.portfolio_page import PLACE, acted, results
 from benchmarks.portfolio_run import (
     Record,
     make_record,
@@ -39,6 +36,7 @@ from benchmarks.portfolio_run import (
 )
 from benchmarks.portfolio_summary import Outcome, TaskSummary, summarise
 from benchmarks.portfolio_tasks import FIRST, SINGLE, TASKS, Task
+from benchmarks.study import run_all
 from repertory.checkpoints import write_atomically
 
 WIDTH = 120  # of the tables, also where they go to a file
@@ -79,6 +77,13 @@ class Job:
     seed: int
     path: Path
 
+    @property
+    def title(self) -> str:
+        return f"{self.task.name} {self.arm} seed {self.seed}"
+
+    def make(self) -> float:
+        return make_record(self.task, self.arm, self.seed, self.path)
+
 
 def plan(tasks: Sequence[Task], arms: Sequence[str], seeds: int, cache: Path) -> list[Job]:
     """What matters most first; a run that two tasks share is there once.
@@ -97,32 +102,6 @@ def plan(tasks: Sequence[Task], arms: Sequence[str], seeds: int, cache: Path) ->
 
 def _turn(job: Job) -> float:
     return job.seed + (0.0 if job.arm.startswith(SINGLE) or job.arm in FIRST else 1.5)
-
-
-def run_all(jobs: Sequence[Job], options: Options, console: Console) -> None:
-    waiting = [job for job in jobs if not job.path.exists()]
-    console.print(f"{len(jobs)} runs, of which {len(jobs) - len(waiting)} are in the cache")
-    deadline = time.monotonic() + 60 * options.minutes
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.processes, mp_context=context) as pool:
-        under_way: dict[Future[float], Job] = {}
-        while waiting or under_way:
-            if time.monotonic() > deadline and waiting:
-                console.print(f"{len(waiting)} runs are left for another time")
-                waiting.clear()
-            while waiting and len(under_way) < options.processes:
-                job = waiting.pop(0)
-                future = pool.submit(make_record, job.task, job.arm, job.seed, job.path)
-                under_way[future] = job
-            if not under_way:
-                break
-            done, _ = wait(under_way, return_when=FIRST_COMPLETED)
-            for future in done:
-                job = under_way.pop(future)
-                console.print(
-                    f"{job.task.name} {job.arm} seed {job.seed}: {future.result():.0f} s, "
-                    f"{len(waiting) + len(under_way)} to go"
-                )
 
 
 def records_of(task: Task, arms: Sequence[str], seeds: int, cache: Path) -> list[Record]:
@@ -179,7 +158,8 @@ def main() -> int:
         )
     facts = machine_facts()
     if not options.report:
-        run_all(plan(tasks, options.arms, options.seeds, options.cache), options, console)
+        jobs = plan(tasks, options.arms, options.seeds, options.cache)
+        run_all(jobs, processes=options.processes, minutes=options.minutes, console=console)
 
     summaries: dict[str, TaskSummary] = {}
     records: dict[str, list[Record]] = {}
@@ -207,7 +187,7 @@ def main() -> int:
             f"{runs} runs. Percentages are of the way from a random policy to the best single; in "
             "brackets the number of seeds."
         )
-        text = with_results(options.page.read_text(), results(summaries, records, made))
+        text = PLACE.filled(options.page.read_text(), results(summaries, records, made))
         write_atomically(options.page, text.encode())
     document = {
         "machine": facts,

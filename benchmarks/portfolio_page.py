@@ -9,18 +9,9 @@ import numpy as np
 from benchmarks.portfolio_run import Record
 from benchmarks.portfolio_summary import TaskSummary
 from benchmarks.portfolio_tasks import SINGLE
+from benchmarks.study import Place
 
-BEGIN = "<!-- results: written by python -m benchmarks.portfolio -->"
-END = "<!-- end of results -->"
-
-
-def with_results(page: str, results: str) -> str:
-    """The page with what is between the marks replaced."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page has no place for results: it lacks {BEGIN!r} or {END!r}")
-    return f"{before}{BEGIN}\n\n{results}\n\n{END}{after}"
+PLACE = Place("benchmarks.portfolio")
 
 
 def results(

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from benchmarks.portfolio import Record, outcome_of, plan, reached, records_of, shorter
-from benchmarks.portfolio_page import BEGIN, END, verdict, with_results
+from benchmarks.portfolio_page import PLACE, verdict
 from benchmarks.portfolio_run import read_record, record_path
 from benchmarks.portfolio_summary import (
     Outcome,
@@ -236,12 +236,12 @@ def test_every_variant_is_a_change_of_something() -> None:
 
 
 def test_the_tables_of_the_page_are_replaced_and_the_rest_is_left() -> None:
-    page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
-    written = with_results(page, "new")
-    assert written == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter\n"
-    assert with_results(written, "new") == written
+    page = f"before\n{PLACE.begin}\nold\n{PLACE.END}\nafter\n"
+    written = PLACE.filled(page, "new")
+    assert written == f"before\n{PLACE.begin}\n\nnew\n\n{PLACE.END}\nafter\n"
+    assert PLACE.filled(written, "new") == written
     with pytest.raises(ValueError, match="no place for results"):
-        with_results("before after", "new")
+        PLACE.filled("before after", "new")
 
 
 def test_the_verdict_counts_near_and_not_below_over_the_tasks_an_arm_was_run_on() -> None:
