@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-all chaos soak check format proto bench-setup bench-replay bench-actors bench-portfolio bench-learning clean
+.PHONY: setup demo test test-all chaos broken soak check format proto bench-setup bench-replay bench-actors bench-portfolio bench-learning clean
 
 setup: $(STAMP)
 
@@ -37,6 +37,10 @@ test-all: $(STAMP)
 chaos: $(STAMP)
 	$(BIN)/python tests/chaos.py --algo dqn --faults 60 $(ARGS)
 	$(BIN)/python tests/chaos.py --algo ppo --steps 150000 --faults 40 $(ARGS)
+
+# Puts known bugs in, one by one: do the tests notice? For example: make broken ARGS="natural_gradient h_dqn"
+broken: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.broken_variants $(ARGS)
 
 # Half an hour: does anything grow?
 soak: $(STAMP)
