@@ -105,7 +105,7 @@ VARIANTS = [
         "vpg",
         ("sign of the policy's loss", "return -(log_prob * experience.advantage).mean()",
          "return (log_prob * experience.advantage).mean()", "reference"),
-        ("value fitted before the advantage is used",
+        ("policy not moved",
          "        metrics |= policy_step(state.policy, state.optimizer, experience, "
          "config.max_grad_norm)\n", "", "reference"),
     ),
