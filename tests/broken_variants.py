@@ -150,7 +150,7 @@ VARIANTS = [
         ("divergence the other way round",
          "(torch.xlogy(target, target) - target * logits.log_softmax(-1)).sum(-1)",
          "(logits.softmax(-1) * (logits.log_softmax(-1) - (target + 1e-8).log())).sum(-1)",
-         "reference"),
+         "divergence"),
     ),
     *_algorithm(
         "qr_dqn",
