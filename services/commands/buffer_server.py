@@ -16,17 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional, UseAppendAction, arg
+from tyro.conf import arg
 
 from repertory.errors import UsageError
+from services.commands.arguments import Environment, File, Folder, Json, Settings, Text, Whole
 
 if TYPE_CHECKING:
     from buffer_server.process import Ready, ShardConfig
     from buffer_server.resharding import ShardPlace
     from buffer_server.table_config import TableConfig
-
-File = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
-Whole = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +62,10 @@ class BufferServerOptions:
         dry_run: Check everything, print the tables, start nothing.
     """
 
-    env: Annotated[Positional[str | None], arg(metavar="ENV", help_behavior_hint="")] = None
-    algo: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
+    env: Environment = None
+    algo: Text = None
     config: File = None
-    set_: Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="KEY=VALUE")] = ()
+    set_: Settings = ()
     tables: File = None
     capacity: Whole = None
     capacity_bytes: Whole = None
@@ -80,7 +78,7 @@ class BufferServerOptions:
     insecure: bool = False
     max_clients: Annotated[int, arg(metavar="N")] = 1024
     max_inflight_bytes: Annotated[int, arg(metavar="N")] = 512 * 2**20
-    checkpoint_dir: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
+    checkpoint_dir: Folder = None
     checkpoint_every: Annotated[float, arg(metavar="SECONDS")] = 300.0
     keep: Annotated[int, arg(metavar="N")] = 2
     restore_from: Annotated[
@@ -88,11 +86,12 @@ class BufferServerOptions:
     ] = ()
     metrics_address: Annotated[str | None, arg(metavar="HOST:PORT", help_behavior_hint="")] = None
     exit_with_parent: bool = False
-    json_: Annotated[bool, arg(name="json")] = False
+    json_: Json = False
     dry_run: bool = False
 
 
-def run(options: BufferServerOptions) -> None:
+def serve(options: Annotated[BufferServerOptions, arg(name="")]) -> None:
+    """Serve one shard of a replay: tables on a socket or a port, with checkpoints and metrics."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said once, by us
     config = shard_config(options)
     if options.dry_run:
