@@ -15,36 +15,34 @@ import statistics
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from functools import partial
 from typing import Any, get_args
 
 import ray
 
-from buffer_server.client import ClientConfig, ReplayClient
 from repertory.checkpoints import Checkpoint
 from repertory.config import RunConfig
 from repertory.control import Command, Control, ControlUnavailable
 from repertory.errors import RepertoryError
-from repertory.policies.card import PolicyCard
 from repertory.protocols import Callback
 from repertory.seeding import derive_seed
 from repertory.specs import EnvSpec
-from repertory.types import EpisodeOutcome, WeightSnapshot
+from repertory.types import WeightSnapshot
 from services.blueprint import Blueprint, process_name
 from services.director_host import Steering
 from services.director_metrics import metrics_of
 from services.due import Due
 from services.embedded_redis import EmbeddedRedis
 from services.evaluations import Evaluations, Finished
-from services.lag_watch import Lag, LagWatch
 from services.learner_time import LearnerTime
 from services.local_run import RunResult
 from services.plan import Plan
 from services.progress import Reporter
 from services.ray_processes import RayProcesses
+from services.reports import Reports
+from services.run_checkpoints import RunCheckpoints, Standing
 from services.run_directory import RunDirectory
 from services.run_record import RunRecord
 from services.shard_link import ShardLink
@@ -55,7 +53,6 @@ from services.weights import WeightHub
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.1
-CHECKPOINT_SECONDS = 120.0
 FINISH_SECONDS = 60.0
 PENDING_SECONDS = 15.0  # a process that has not begun by then is spoken of
 
@@ -78,7 +75,6 @@ class DistributedRun:
         user_paths: tuple[str, ...] = (),
     ) -> None:
         self._config = config
-        self._spec = spec
         self._directory = directory
         self._control = control
         self._redis = redis
@@ -86,30 +82,28 @@ class DistributedRun:
         hub: Any = (
             ray.remote(WeightHub).options(num_cpus=0, max_restarts=-1, max_task_retries=-1).remote()
         )
+        standing = Standing.at(checkpoint, config.learners)
         # What a director of a former life knew that is not in the checkpoint never was.
-        control.save_director_state(_director_state(checkpoint))
+        control.save_director_state(standing.director)
         self._blueprint = Blueprint(config, spec, plan, directory, control, hub, links, user_paths)
         self._direction = self._blueprint.direction
         self._supervisor = Supervisor(config.topology.restarts, seed=config.seed)
         self._processes = RayProcesses(control, self._make)
         self._evaluations = Evaluations(hub)
-        self._lag_watches = {
-            name: LagWatch(config.topology.lag_alarm_seconds) for name in config.learners
-        }
         self._learner_time = LearnerTime(config, links)
         self._record = RunRecord(config, directory, reporter, callbacks, checkpoint)
+        self._checkpoints = RunCheckpoints(config, spec, self._blueprint, self._record)
+        self._reports = Reports(config, self._processes, self._record, standing.updates)
         self._actors = _wanted_actors(control, plan, resumed=checkpoint is not None)
         # What was said in a former life of this run was heard then.
         self._metrics_read = control.newest_id("metrics")
         self._commands_read = control.newest_id("commands")
         self._events_read = control.newest_id("events")
         control.dismiss(*control.members())
-        self._metrics: dict[str, float] = {}  # the newest of all processes, for the next row
         self._pending: set[str] = set()  # spoken of
-        self._updates = dict.fromkeys(config.learners, 0)
-        self.env_steps = 0
+        self.env_steps = standing.env_steps
         if checkpoint is not None:
-            self._restore(checkpoint)
+            control.set_counters(env_steps=self.env_steps)
         self._wake = threading.Event()
 
     def run(self) -> RunResult:
@@ -119,7 +113,7 @@ class DistributedRun:
             stack.callback(self._end_everything)
             stack.enter_context(stop_on_signals(self._stop_by_signal))
             title = f"{', '.join(self._config.learners)} on {self._config.env.id}"
-            self._reporter.start(title, record.status(self.env_steps, self._all_updates))
+            self._reporter.start(title, record.status(self.env_steps, self._reports.updates))
             stack.callback(self._reporter.stop)
             self._event("started", env_steps=self.env_steps)
             try:
@@ -133,15 +127,11 @@ class DistributedRun:
         return RunResult(
             run_dir=self._directory.path,
             env_steps=self.env_steps,
-            updates=self._all_updates,
+            updates=self._reports.updates,
             best_mean_return=record.evaluations.best_mean(),
             last_mean_return=record.evaluations.last_mean(),
             stopped_by=record.stop_reason,
         )
-
-    @property
-    def _all_updates(self) -> int:
-        return sum(self._updates.values())
 
     def _train(self) -> None:
         config, record = self._config, self._record
@@ -259,53 +249,13 @@ class DistributedRun:
         self.env_steps = max(self.env_steps, counters.get("env_steps", 0))
         for entry in self._control.read("metrics", after=self._metrics_read):
             self._metrics_read = entry.id
-            self._take_metrics(entry.fields)
-        self._watch_lag()
+            self._reports.take(entry.fields["source"], entry.fields["metrics"])
+        for alarm in self._reports.watch_lag():
+            self._event(alarm.kind, **alarm.details)
         self._write_down_events()
         self._commands_read, commands = self._control.commands(after=self._commands_read)
         for command in commands:
             self._obey(command)
-
-    def _take_metrics(self, fields: Mapping[str, Any]) -> None:
-        metrics = fields["metrics"]
-        if fields["source"].startswith("worker-"):
-            episodes = zip(
-                metrics["policy_ids"], metrics["returns"], metrics["lengths"], strict=True
-            )
-            self._record.add_episodes(
-                [
-                    EpisodeOutcome(policy, metrics["policy_version"], value, length, False, 0)
-                    for policy, value, length in episodes
-                ]
-            )
-        else:
-            learner = fields["source"].removeprefix("learner-")
-            self._updates[learner] = max(self._updates[learner], int(metrics.pop("updates")))
-            place = f"learner/{self._record.place_of(learner)}"
-            self._metrics |= {place + name: value for name, value in metrics.items()}
-
-    def _watch_lag(self) -> None:
-        """How far workers are behind the newest weights, for the metrics and, if long, an event."""
-        published = self._processes.fact("version")
-        loaded = self._processes.fact("weights")  # of each worker, by learner
-        lags: list[Lag] = []
-        for learner, watch in self._lag_watches.items():
-            newest = published.get(process_name(learner))
-            if newest is None or not loaded:
-                return
-            workers = {name: int(weights[learner]["version"]) for name, weights in loaded.items()}
-            found = watch.look(time.time(), int(newest), workers)
-            begun, over = watch.alarms(found)
-            for name in begun:
-                self._event("weights_lag", member=name, learner=learner, **asdict(found[name]))
-            for name in over:
-                self._event("weights_caught_up", member=name, learner=learner)
-            lags += found.values()
-        self._metrics |= {
-            "actors/count": float(len(loaded)),
-            "actors/version_lag": max(float(lag.versions) for lag in lags),
-            "actors/weights_lag_seconds": max(lag.seconds for lag in lags),
-        }
 
     def _write_down_events(self) -> None:
         """What other processes said, in the run directory too."""
@@ -369,22 +319,13 @@ class DistributedRun:
         report = self._direction.report()
         self._record.metrics(
             self.env_steps,
-            self._all_updates,
+            self._reports.updates,
             lambda: {},
             {
-                **self._metrics,
-                **self._replay_metrics(),
+                **self._reports.metrics(),
                 **({} if report is None else metrics_of(report)),
             },
         )
-
-    def _replay_metrics(self) -> dict[str, float]:
-        """Summed over the shards, as each last said of itself."""
-        return {
-            f"replay/{name}": sum(float(value) for value in self._processes.fact(name).values())
-            for name in ("size", "size_bytes")
-            if self._processes.fact(name)
-        }
 
     def _ask_for_evaluations(self, learners: Iterable[str], env_steps: int) -> set[str]:
         """Returns those that have something to evaluate."""
@@ -403,11 +344,11 @@ class DistributedRun:
         policy = self._blueprint.policies[finished.learner]
         policy.load_weights(finished.arrays)
         snapshot = WeightSnapshot(finished.learner, finished.version, dict(finished.arrays))
-        card = partial(self._card, snapshot, finished.env_steps)
+        card = partial(self._checkpoints.card, snapshot, finished.env_steps)
         self._record.evaluation(
             finished.learner,
             finished.env_steps,
-            self._all_updates,
+            self._reports.updates,
             finished.returns,
             policy,
             card,
@@ -417,73 +358,11 @@ class DistributedRun:
         )
 
     def _save_checkpoint(self) -> None:
-        """Learners and replay, as close together as they can be asked."""
         handles = {
             name: self._processes.handle(process_name(name)) for name in self._config.learners
         }
-        if not all(handles.values()):
-            return  # one is being started: what was saved before is what it goes on from
-        asked = [handle.checkpoint.remote(CHECKPOINT_SECONDS) for handle in handles.values()]
-        self._checkpoint_shards()
-        try:
-            answers = ray.get(asked, timeout=CHECKPOINT_SECONDS)
-        except ray.exceptions.RayError as error:
-            logger.warning("no checkpoint: a learner did not answer (%s)", type(error).__name__)
-            return
-        sections: dict[str, Mapping[str, Any]] = {
-            "counters": {
-                "env_steps": self.env_steps,
-                "updates": {
-                    name: one["updates"] for name, one in zip(handles, answers, strict=True)
-                },
-            }
-        }
-        director = self._direction.state()
-        if director is not None:
-            sections["director"] = director
-        mean = self._record.evaluations.last_mean()
-        for name, answer in zip(handles, answers, strict=True):
-            # Reports are seconds old.
-            self._updates[name] = max(self._updates[name], answer["updates"])
-            sections[f"learner-{name}"] = answer["state"]
-            sections[f"policy-{name}"] = self._card(answer["policy"], self.env_steps, mean).tree()
-        self._record.checkpoint(self.env_steps, sections)
-
-    def _checkpoint_shards(self) -> None:
-        if not self._config.checkpoint.replay:
-            return
-        table = next(iter(self._blueprint.tables()))
-        for address in self._blueprint.shard_addresses():
-            config = ClientConfig(address=address, table=table, timeout_seconds=5.0)
-            try:
-                with ReplayClient(config) as client:
-                    client.checkpoint(timeout_seconds=CHECKPOINT_SECONDS)
-            except RepertoryError as error:  # its own checkpoints go on by the clock
-                logger.warning("%s", error)
-
-    def _card(self, snapshot: WeightSnapshot, env_steps: int, mean: float | None) -> PolicyCard:
-        return PolicyCard(
-            algorithm=self._config.learners[snapshot.policy].algorithm,
-            policy_config=self._blueprint.policies[snapshot.policy].config,
-            env_config=self._config.env,
-            spec=self._spec,
-            snapshot=snapshot,
-            env_steps=env_steps,
-            mean_return=mean,
-        )
-
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        counters = checkpoint.load("counters")
-        self.env_steps = counters["env_steps"]
-        self._updates = counters["updates"]
-        self._control.set_counters(env_steps=self.env_steps)
-
-
-def _director_state(checkpoint: Checkpoint | None) -> Mapping[str, Any] | None:
-    if checkpoint is None or not checkpoint.has("director"):
-        return None
-    state: Mapping[str, Any] = checkpoint.load("director")
-    return state
+        for learner, updates in self._checkpoints.save(self.env_steps, handles).items():
+            self._reports.count_updates(learner, updates)  # what was reported is seconds old
 
 
 def _wanted_actors(control: Control, plan: Plan, *, resumed: bool) -> int:
