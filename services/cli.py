@@ -69,6 +69,9 @@ def main() -> None:
     except KeyboardInterrupt:
         print("repertory: interrupted", file=sys.stderr)
         sys.exit(130)
+    except BrokenPipeError:  # who read it, as `| head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
 
 
 if __name__ == "__main__":
