@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from learner.loop import LearnerLoop
 from learner.own_discount import OwnDiscount
 from learner.paired_replay import PairedReplay
 from repertory.config import OnPolicyConfig
-from repertory.control import Control
+from repertory.control import Control, ControlUnavailable
 from repertory.parts import lookup
 from repertory.protocols import Replay
 from repertory.seeding import derive_seed
@@ -27,6 +28,8 @@ from services.hosts import Process, ProcessContext
 from services.learner_process import LearnerProcess
 from services.replay_access import samples_for, sends_priorities, stretches_for
 from services.weights import SilentPublisher, WeightPublisher
+
+logger = logging.getLogger(__name__)
 
 PREFETCH = 2
 STRETCH_SECONDS = 0.1  # for stretches that may not be there yet
@@ -104,7 +107,9 @@ class LearnerHost(Process):
         )
         self._publisher: WeightPublisher | SilentPublisher = SilentPublisher()
         if rank == 0:
-            self._publisher = WeightPublisher(context.hub, learner, epoch, self._loop.updates)
+            self._publisher = WeightPublisher(
+                context.hub, learner, epoch, self._loop.updates, self._acted_with(learner)
+            )
         self._learner = LearnerProcess(
             learner,
             config,
@@ -114,6 +119,17 @@ class LearnerHost(Process):
             self._heartbeat,
             segments,
         )
+
+    def _acted_with(self, learner: str) -> int:
+        """The highest version that any worker says it has; -1 where none does."""
+        try:
+            with self.control() as control:
+                members = control.members().values()
+        except ControlUnavailable as error:
+            logger.warning("%s; only the hub knows what was published", error)
+            return -1
+        known = (member.facts.get("weights", {}).get(learner) for member in members)
+        return max((int(one["version"]) for one in known if one is not None), default=-1)
 
     def run(self) -> None:
         try:

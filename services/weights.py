@@ -157,13 +157,18 @@ class WeightPublisher:
     moves them by one more, so that the same weights can be published as something newer.
     """
 
-    def __init__(self, hub: Any, policy: str, epoch: int, updates: int) -> None:
+    def __init__(
+        self, hub: Any, policy: str, epoch: int, updates: int, acted_with: int = -1
+    ) -> None:
+        """`acted_with` is a version that an actor is known to have: the hub, if it was started
+        anew with this learner, may not have heard of it yet.
+        """
         self._hub = hub
         self._policy = policy
         self._epoch = epoch
         self._answer: Any = None
         last = ray.get(hub.versions.remote(), timeout=60.0).get(policy, -1)
-        self.offset = max(0, last + 1 - updates)  # from updates to versions
+        self.offset = max(0, max(last, acted_with) + 1 - updates)  # from updates to versions
         self.version = -1
 
     def renew(self) -> None:

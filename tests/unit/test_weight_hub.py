@@ -161,6 +161,12 @@ def test_a_learner_from_an_older_checkpoint_begins_above_the_last_version(hub: R
     assert [publisher.publish(ARRAYS, updates) for updates in (30, 31)] == [41, 42]
 
 
+def test_a_learner_whose_hub_forgot_begins_above_what_an_actor_has(hub: RemoteHub) -> None:
+    publisher = WeightPublisher(hub, "td3", epoch=2, updates=30, acted_with=50)
+    assert [publisher.publish(ARRAYS, updates) for updates in (30, 31)] == [51, 52]
+    assert WeightPublisher(hub, "td3", epoch=3, updates=90, acted_with=50).offset == 0
+
+
 def test_a_replica_counts_as_the_first_one_does(hub: RemoteHub) -> None:
     first = WeightPublisher(hub, "td3", epoch=1, updates=0)
     other = SilentPublisher(first.offset)
