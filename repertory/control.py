@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -239,13 +239,22 @@ class Control(Closing):
 
     # The director
 
-    def save_director_state(self, state: Mapping[str, Any] | None) -> None:
-        """None: a director that begins."""
+    def save_director_state(
+        self, state: Mapping[str, Any] | None, events: Iterable[Mapping[str, Any]] = ()
+    ) -> None:
+        """None: a director that begins. What led to this state is recorded with it, or not at all.
+
+        An event is what `record_event` takes, `kind` included.
+        """
         with self._deadline():
+            pipeline = self._redis.pipeline(transaction=True)
             if state is None:
-                self._redis.delete(self._key("director"))
+                pipeline.delete(self._key("director"))
             else:
-                self._redis.set(self._key("director"), json.dumps(state))
+                pipeline.set(self._key("director"), json.dumps(state))
+            for event in events:
+                self._append_event(pipeline, **event)
+            pipeline.execute()
 
     def director_state(self) -> dict[str, Any] | None:
         with self._deadline():
@@ -259,7 +268,8 @@ class Control(Closing):
 
     def record_event(self, kind: str, **details: Any) -> None:
         """What others than the head say has `said_by`, and is written down by the head."""
-        self._append("events", EVENTS_KEPT, event=kind, time=time.time(), **details)
+        with self._deadline():
+            self._append_event(self._redis, kind, **details)
 
     def read(self, stream: Stream, after: str = "0", limit: int = 1000) -> list[Entry]:
         """Entries after the one with this id, oldest first."""
@@ -331,11 +341,17 @@ class Control(Closing):
             found = self._redis.xread({self._key("orders"): after}, block=WAIT_MILLISECONDS)
         return [_entry(id_, fields) for _, entries in found for id_, fields in entries]
 
+    def _append_event(self, client: Any, kind: str, **details: Any) -> None:
+        self._add(client, "events", EVENTS_KEPT, event=kind, time=time.time(), **details)
+
     def _append(self, stream: str, kept: int, **fields: Any) -> None:
-        values = {name: json.dumps(value) for name, value in fields.items()}
         with self._deadline():
-            # About: whole blocks of the stream are dropped, which costs next to nothing.
-            self._redis.xadd(self._key(stream), values, maxlen=kept, approximate=True)
+            self._add(self._redis, stream, kept, **fields)
+
+    def _add(self, client: Any, stream: str, kept: int, **fields: Any) -> None:
+        values = {name: json.dumps(value) for name, value in fields.items()}
+        # About: whole blocks of the stream are dropped, which costs next to nothing.
+        client.xadd(self._key(stream), values, maxlen=kept, approximate=True)
 
     def _key(self, name: str) -> str:
         return f"repertory:{self.run_id}:{name}"

@@ -1,16 +1,18 @@
 """The director as a Ray actor: hands out leases, hears how episodes ended, obeys pins.
 
 One message does it all: an actor says what it has not begun, how its decisions ended, and how many
-new ones it wants. What the director knows is in the control plane before an answer leaves, so that
-its successor (Ray starts it again) goes on exactly where it was; an answer that was lost on the way
-does no harm, since the actor does not name those decisions the next time, and they go out again.
+new ones it wants. What the director knows is in the control plane before an answer leaves, together
+with the record of what it decided and heard, so that its successor (Ray starts it again) goes on
+exactly where it was and the record has no gap; an answer that was lost on the way does no harm,
+since the actor does not name those decisions the next time, and they go out again.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from repertory.control import Control, ControlUnavailable
@@ -21,6 +23,8 @@ from services.director import Director
 from services.hosts import Process, ProcessContext
 
 logger = logging.getLogger(__name__)
+
+RECORDS_KEPT = 1000  # while the control server is away
 
 Steering = Literal["pin", "bench", "release"]
 
@@ -35,6 +39,7 @@ class DirectorHost(Process):
         state = self._control.director_state()
         if state is not None:
             self._director.load_state(state)
+        self._unrecorded: deque[dict[str, Any]] = deque(maxlen=RECORDS_KEPT)
         self._heartbeat = self.beat("director", self._facts)
         self._heartbeat.keep_progressing()
 
@@ -45,13 +50,13 @@ class DirectorHost(Process):
         with self._lock:
             heard = [one for one in ended if self._director.observe(one.outcome, one.decision)]
             self._director.keep_only(actor, unplayed)
+            if heard:
+                record = outcomes_record(actor, self._director.members, heard)
+                self._record("decisions_ended", record)
             decisions = self._director.lease(actor, count) if count > 0 else []
+            if decisions:
+                self._record("decisions", lease_record(actor, decisions))
             self._remember()
-        if heard:
-            members = self._director.members
-            self._heartbeat.event("decisions_ended", **outcomes_record(actor, members, heard))
-        if decisions:
-            self._heartbeat.event("decisions", **lease_record(actor, decisions))
         return decisions
 
     def observe_evaluation(self, learner: str, env_steps: int, mean: float) -> None:
@@ -97,11 +102,17 @@ class DirectorHost(Process):
     def close(self) -> None:
         self._heartbeat.close()
 
+    def _record(self, kind: str, details: Mapping[str, Any]) -> None:
+        name = self.context.name
+        self._unrecorded.append({"kind": kind, "member": name, "said_by": name, **details})
+
     def _remember(self) -> None:
         try:
-            self._control.save_director_state(self._director.state())
+            self._control.save_director_state(self._director.state(), self._unrecorded)
         except ControlUnavailable as error:  # episodes do not wait for it
             logger.warning("%s", error)
+            return
+        self._unrecorded.clear()
 
     def _facts(self) -> dict[str, Any]:
         with self._lock:

@@ -105,6 +105,21 @@ def test_streams_are_bounded(control: Control, monkeypatch: pytest.MonkeyPatch) 
     assert len(kept) < 300  # whole blocks of 100 are dropped
 
 
+def test_what_a_director_decided_is_recorded_with_its_state_or_not_at_all(
+    control: Control,
+) -> None:
+    record = {"kind": "decisions", "said_by": "director", "decisions": [[0, "dqn"]]}
+    control.save_director_state({"next_number": 1}, [record])
+    with pytest.raises(TypeError):
+        control.save_director_state({"next_number": 2}, [{**record, "decisions": {1}}])
+    assert control.director_state() == {"next_number": 1}
+    (entry,) = control.read("events")
+    assert entry.fields["event"] == "decisions"
+    assert entry.fields["decisions"] == [[0, "dqn"]]
+    control.save_director_state(None)
+    assert control.director_state() is None
+
+
 def test_a_command_is_answered(control: Control) -> None:
     id_ = control.send("scale", actors=3)
     place, (command,) = control.commands(after="0")
