@@ -112,7 +112,7 @@ class Rollout:
         turns = self._act(observation)
         action = self._joined_action(turns)
         step = self._stepper.step(self._spec.to_env_action(action))
-        self.env_steps += int(step.valid.sum())
+        self.env_steps += int(step.valid.sum()) if step.eventful else self._stepper.copies
         self._observation = step.observation
         learned = self._learned(step)
         versions = np.array([player.version for player in self.players], np.int64)
@@ -129,6 +129,11 @@ class Rollout:
         for stream in self._streams:
             gathered.add(stream.table, stream.add(columns, turns, learned))
         self._episodes.add(step)
+        if step.eventful:
+            self._mark(step, gathered)
+
+    def _mark(self, step: Step, gathered: _Gathered) -> None:
+        """Episodes ended or broke, or a copy merely reset itself."""
         if not step.valid.all():  # what was done while a copy merely reset itself is no beginning
             for player in self.players:
                 player.begin(~step.valid)
@@ -146,7 +151,7 @@ class Rollout:
         """The step as learners see it; episodes and their returns are told of it as it was."""
         if self._clip_reward:
             step = replace(step, reward=np.clip(step.reward, -1, 1))
-        if step.life_lost.any():
+        if step.eventful and step.life_lost.any():
             terminated = step.terminated | step.life_lost
             step = replace(step, terminated=terminated, boundary=terminated | step.truncated)
         return step

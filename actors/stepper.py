@@ -39,6 +39,7 @@ class Step:
     broken: Array  # [B] the episode is lost: the copy was made anew (`repertory.guarded_env`)
     life_lost: Array  # [B] an end for learning, though the episode may go on (`repertory.atari`)
     boundary: Array  # [B] terminated or truncated
+    eventful: bool  # False: everywhere a plain step in the middle of an episode
 
 
 class Stepper:
@@ -64,7 +65,7 @@ class Stepper:
                 f"the environment raised {type(error).__name__}: {reason}"
             ) from error
         boundary = terminated | truncated
-        broken = self._said(FAULT, info)
+        broken, life_lost = self._said(FAULT, info), self._said(LIFE_LOST, info)
         valid = ~(self._resetting | broken)
         next_observation = observation
         if self._mode is AutoresetMode.SAME_STEP:
@@ -85,8 +86,9 @@ class Stepper:
             observation=observation,
             valid=valid,
             broken=broken,
-            life_lost=self._said(LIFE_LOST, info),
+            life_lost=life_lost,
             boundary=boundary,
+            eventful=bool((boundary | life_lost | ~valid).any()),
         )
 
     def _said(self, key: str, info: Mapping[str, Any]) -> Array:

@@ -55,7 +55,7 @@ class Stream:
             running = self._return_gamma * self._discounted_return + step.reward
             self._discounted_return = np.where(step.valid, running, self._discounted_return)
             extras["discounted_return"] = self._discounted_return.astype(np.float32)
-        if step.broken.any():
+        if step.eventful and step.broken.any():
             self.forget(step.broken)
         batch = self._assembler.add(
             {**columns, **{EXTRAS_PREFIX + name: column for name, column in extras.items()}},
@@ -63,7 +63,8 @@ class Stream:
             step.boundary,
             step.valid & self._own(turns) if self._own_only else step.valid,
         )
-        self._discounted_return[step.boundary & step.valid] = 0
+        if step.eventful:
+            self._discounted_return[step.boundary & step.valid] = 0
         return batch
 
     def cut(self, copies: Array) -> TransitionBatch | None:

@@ -3,7 +3,7 @@
 Knows no Ray: weights come through a `Weights` for each player, experience goes through an `Inserts`
 for each table, and signs of life through a heartbeat. `services.hosts` makes a Ray actor of it.
 
-It acts without waiting for weights; the replay's back-pressure is what slows it down. Only where
+It acts without waiting for weights, a moment at a time; the replay's back-pressure is what slows it down. Only where
 every player is on-policy and has made more rounds than `max_lag` allows beyond what its learner has
 answered (see `Rounds`) does it wait for an answer: with `max_lag = 0` every segment of a lone
 on-policy learner is made by its newest weights.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -35,7 +36,8 @@ from repertory.types import (
 logger = logging.getLogger(__name__)
 
 WAIT_SECONDS = 1.0  # how long to wait in one go: between two, stopping is looked at
-LONGEST_GATHERING_SECONDS = 1.0  # what a slow environment gives is not held back for longer
+STRETCH_SECONDS = 0.1  # about so long it acts before it looks at weights, orders and tables
+LONGEST_GATHERING_SECONDS = 2.0  # what a slow environment gives is not held back for longer
 
 
 class Weights(Protocol):
@@ -97,10 +99,12 @@ class RolloutWorker:
             if layout.relabel is not None
         }
         self._gathered: dict[str, list[TransitionBatch]] = {}
+        self._gathered_items: Counter[str] = Counter()
         self._gathered_steps = 0
         self._outcomes: list[EpisodeOutcome] = []
         self._decisions: list[DecisionOutcome] = []
         self._gathering_since = time.monotonic()
+        self._stretch = 1  # steps of every copy between two looks at anything else
         self._own_env_steps = 0
         self._rollout.env_steps = total_env_steps
         self.stopping = threading.Event()
@@ -120,7 +124,7 @@ class RolloutWorker:
                 self._load(player, self._weights[player.name].newest())
             for rounds in self._rounds.values():
                 rounds.begin()
-            self._take(self._rollout.collect(self._config.env.copies))
+            self._take(self._act())
             self._await_weights(lambda: not self._all_ahead())
         self._send(tuple(self._gathered))
 
@@ -162,6 +166,22 @@ class RolloutWorker:
         if player.name in self._rounds:
             self._rounds[player.name].answer(snapshot.version)
 
+    def _act(self) -> Collected:
+        """Some steps at a time, where weights need not be the newest at each of them.
+
+        An environment that is slow wakes a process whose caches are cold: what is done after every
+        step is then paid several times over.
+        """
+        copies = self._config.env.copies
+        # What a message still lacks, one item for each step.
+        room = self._config.topology.send_items - max(self._gathered_items.values(), default=0)
+        began = time.monotonic()
+        collected = self._rollout.collect(max(1, min(self._stretch, room // copies)) * copies)
+        if not self._rounds and collected.env_steps > 0:
+            seconds = (time.monotonic() - began) * copies / collected.env_steps  # of a step
+            self._stretch = int(STRETCH_SECONDS / seconds)
+        return collected
+
     def _take(self, collected: Collected) -> None:
         self._heartbeat.progress()
         self._own_env_steps += collected.env_steps
@@ -170,13 +190,14 @@ class RolloutWorker:
         self._decisions += collected.decisions
         for table, batch in collected.batches.items():
             self._gathered.setdefault(table, []).append(batch)
+            self._gathered_items[table] += len(batch)
             if table in self._rounds:  # the queue of an on-policy learner has its name
                 self._rounds[table].add(batch)
         late = time.monotonic() - self._gathering_since > LONGEST_GATHERING_SECONDS
         due = [
             table
-            for table, batches in self._gathered.items()
-            if late or sum(map(len, batches)) >= self._send_items[table]
+            for table, items in self._gathered_items.items()
+            if late or items >= self._send_items[table]
         ]
         if late or due:
             self._send(due)
@@ -186,6 +207,7 @@ class RolloutWorker:
         self._gathering_since = time.monotonic()
         for table in tables:
             batch = TransitionBatch.concatenate(self._gathered.pop(table))
+            del self._gathered_items[table]
             size = self._most_items.get(table, len(batch))
             for start in range(0, len(batch), size):
                 self._send_piece(table, batch.select(slice(start, start + size)))

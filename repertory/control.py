@@ -37,7 +37,6 @@ from repertory.errors import RepertoryError, UsageError
 
 RUNS_KEY = "repertory:runs"
 TIMEOUT_SECONDS = 2.0
-WAIT_MILLISECONDS = 1000  # shorter than the deadline, so that waiting is not an error
 METRICS_KEPT = 50_000
 EVENTS_KEPT = 10_000
 COMMANDS_KEPT = 1_000
@@ -157,10 +156,13 @@ class Entry:
 class Control(Closing):
     """One run's view of the control server. Safe to share between threads."""
 
-    def __init__(self, address: ControlAddress, run_id: str) -> None:
+    def __init__(
+        self, address: ControlAddress, run_id: str, *, timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> None:
         self.address = address
         self.run_id = run_id
-        self._redis = address.connect()
+        self._timeout_seconds = timeout_seconds
+        self._redis = address.connect(timeout_seconds=timeout_seconds)
 
     def close(self) -> None:
         self._redis.close()
@@ -315,7 +317,8 @@ class Control(Closing):
         while (remaining := deadline - time.monotonic()) > 0:
             with self._deadline():
                 # Shorter than the socket's own deadline, so that waiting is not an error.
-                found = self._redis.blpop([key], timeout=min(remaining, TIMEOUT_SECONDS / 2))
+                wait = min(remaining, self._timeout_seconds / 2)  # else waiting were an error
+                found = self._redis.blpop([key], timeout=wait)
             if found is not None:
                 answer: dict[str, Any] = json.loads(found[1])
                 error = answer.pop("error")
@@ -338,7 +341,8 @@ class Control(Closing):
     def await_orders(self, after: str) -> list[Entry]:
         """What was ordered after the entry with this id, of anybody; waits a moment for it."""
         with self._deadline():
-            found = self._redis.xread({self._key("orders"): after}, block=WAIT_MILLISECONDS)
+            milliseconds = int(1000 * self._timeout_seconds / 2)  # as in `await_reply`
+            found = self._redis.xread({self._key("orders"): after}, block=milliseconds)
         return [_entry(id_, fields) for _, entries in found for id_, fields in entries]
 
     def _append_event(self, client: Any, kind: str, **details: Any) -> None:

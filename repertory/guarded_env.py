@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable
 from typing import Any, SupportsFloat
 
@@ -95,7 +96,7 @@ class GuardedEnv(gym.Env[Any, Any]):
 
 
 def _check(observation: Any, reward: float) -> None:
-    if not np.isfinite(reward):
+    if not math.isfinite(reward):
         raise EnvironmentFailure(f"the reward is {reward}")
     array = np.asarray(observation)
     if array.dtype.kind == "f" and not np.isfinite(array).all():

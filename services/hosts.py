@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from repertory.config import RunConfig
-from repertory.control import Control, ControlAddress
+from repertory.control import TIMEOUT_SECONDS, Control, ControlAddress
 from repertory.errors import RepertoryError
 from repertory.freed_memory import keep_freed_memory
 from repertory.heartbeat import Heartbeat
@@ -79,5 +79,6 @@ class Process:
     def beat(self, role: str, facts: Callable[[], Mapping[str, Any]] = dict) -> Heartbeat:
         return Heartbeat(self.control(), self.context.name, role, self.context.incarnation, facts)
 
-    def control(self) -> Control:
-        return Control(self.context.control, self.context.run_id)
+    def control(self, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Control:
+        context = self.context
+        return Control(context.control, context.run_id, timeout_seconds=timeout_seconds)

@@ -35,5 +35,9 @@ def prepare(token_file: Path, *, make_token: bool) -> None:
     # Ray makes its workers nice, and a nice one that wakes waits for milliseconds before it runs:
     # of an environment that takes 20 ms a step that cost a sixth. A value of one's own is kept.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    # What Ray's processes tell of their tasks and of their event loops, once a second each, is read
+    # by nobody here; with 32 processes on two cores it is felt.
+    os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
+    os.environ.setdefault("RAY_event_stats", "0")
     if not make_token:
         os.environ["RAY_NUM_REDIS_GET_RETRIES"] = TRIES_TO_JOIN

@@ -18,6 +18,7 @@ from services.replay_access import inserts_for
 from services.weights import WeightSource
 
 STOP_SECONDS = 30.0
+LISTEN_SECONDS = 10.0  # for orders: one that comes wakes the listener at once
 
 
 class WorkerHost(Process):
@@ -62,7 +63,7 @@ class WorkerHost(Process):
             total_env_steps=context.counters.get("env_steps", 0),
         )
         self._orders = Orders(
-            self.control(),
+            self.control(timeout_seconds=LISTEN_SECONDS),
             context.name,
             context.incarnation,
             {"stop": self.stop, "pause": self.pause, "heed": self.heed},

@@ -43,6 +43,7 @@ class FakeWeights:
         self.checksum = 0xBEEF
         self.published_at = time.time()
         self.waits = 0
+        self.looks = 0
         self.on_wait: Callable[[], None] = lambda: None
 
     def offer(self, version: int) -> None:
@@ -51,6 +52,7 @@ class FakeWeights:
             self._changed.notify_all()
 
     def newest(self) -> WeightSnapshot | None:
+        self.looks += 1
         if self._available <= self.version:
             return None
         self.version = self._available
@@ -161,13 +163,26 @@ def test_what_is_gathered_goes_in_messages_of_the_size_asked_for() -> None:
     assert world.heartbeat.totals["env_steps"] == world.replay.items
 
 
+@pytest.mark.parametrize(("seconds", "looks"), [(0.0, 8), (1000.0, 1)])
+def test_between_two_looks_at_its_weights_it_acts_for_a_moment_at_most(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, looks: int
+) -> None:
+    """At each step where that is slow, else once for a message: 16 items are 8 steps of 2."""
+    monkeypatch.setattr(worker_module, "STRETCH_SECONDS", seconds)
+    world = World("dqn")
+    world.run_until(lambda: len(world.replay.batches) >= 10)
+    in_the_beginning = 1 + 1  # the first weights, and a first stretch of one step
+    assert world.weights.looks == pytest.approx(10 * looks + in_the_beginning, abs=1)
+
+
 def test_relabelled_episodes_go_in_pieces_that_the_limiter_takes() -> None:
     relabel = {"learner.relabel": "future", "topology.send_items": 4, "env.kwargs.bits": 30}
     world = World("dqn", env="repertory.environments.bit_flip:BitFlip", **relabel)
     world.run_until(lambda: world.replay.items >= 600)
     # Two episodes of 30 steps end at once, with five items a step: 300 in pieces of 4 * 5.
     assert {len(batch) for batch in world.replay.batches} == {20}
-    assert world.replay.items == 5 * world.heartbeat.totals["env_steps"]
+    whole_episodes = world.heartbeat.totals["env_steps"] // 60
+    assert world.replay.items == 5 * 60 * whole_episodes
 
 
 def test_episodes_are_told_with_their_returns() -> None:
