@@ -3,10 +3,10 @@
 Knows no Ray: weights come through a `Weights` for each player, experience goes through an `Inserts`
 for each table, and signs of life through a heartbeat. `services.hosts` makes a Ray actor of it.
 
-It acts without waiting for weights, a moment at a time; the replay's back-pressure is what slows it down. Only where
-every player is on-policy and has made more rounds than `max_lag` allows beyond what its learner has
-answered (see `Rounds`) does it wait for an answer: with `max_lag = 0` every segment of a lone
-on-policy learner is made by its newest weights.
+It acts without waiting for weights, a moment at a time; the replay's back-pressure is what slows it
+down. Only where every player is on-policy and has made more rounds than `max_lag` allows beyond
+what its learner has answered (see `Rounds`) does it wait for an answer: with `max_lag = 0` every
+segment of a lone on-policy learner is made by its newest weights.
 """
 
 from __future__ import annotations
