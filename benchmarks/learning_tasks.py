@@ -48,6 +48,9 @@ TASKS = (
     LearningTask("sac", PENDULUM, 15_000, f"-157 at 20k ({ZOO})"),
     LearningTask("ddpg", PENDULUM, 15_000, f"-152 at 20k ({ZOO})"),
     LearningTask("trpo", PENDULUM, 100_000, f"-175 at 100k ({ZOO})"),
+    LearningTask("td3", "InvertedDoublePendulum-v5", 25_000),
+    LearningTask("ppo", "LunarLander-v3", 100_000, f"242 at 1M ({ZOO})"),
+    LearningTask("dqn", "LunarLander-v3", 100_000, f"154 at 100k ({ZOO})"),
     LearningTask("td3", CHEETAH, 50_000, "3352, mean of the authors' ten seeds on v1"),
     LearningTask("sac", CHEETAH, 50_000),
 )

@@ -7,6 +7,7 @@ prioritised replay (`replay.sampler=prioritized`): all of them together are Rain
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
@@ -72,17 +73,28 @@ def first_state(policy: PolicyType, config: QConfig, seed: int) -> QState[Policy
     )
 
 
-def judge_of(state: QState[PolicyType], config: QConfig) -> PolicyType:
-    """The network that says what the next observation is worth."""
-    return state.target if config.target_network else state.policy
-
-
 def noise_of(state: QState[Any], config: QConfig) -> Draw | None:
     """Noise for one pass through a network, anew for each: networks and rows are independent."""
     if not config.noisy:
         return None
     generator = state.generator
     return lambda shape: normal_noise(shape, generator, generator.device)
+
+
+def greedy_next(
+    state: QState[Any], observation: Tensor, config: QConfig, value: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """What the judging network says of the best action of each row: [B, ...].
+
+    `value` makes of a network's outputs [B, actions, ...] what actions are worth [B, actions]. With
+    `double` the network that learns chooses the action; else the judge itself does.
+    """
+    judge = state.target if config.target_network else state.policy
+    outputs = judge(observation, noise_of(state, config))
+    chooser = outputs
+    if config.double:
+        chooser = state.policy(observation, noise_of(state, config))
+    return chosen(outputs, value(chooser).argmax(-1))
 
 
 def chosen(q: Tensor, action: Tensor) -> Tensor:

@@ -103,12 +103,18 @@ VARIANTS = [
     ),
     *_algorithm(
         "vpg",
-        ("sign of the policy's loss", "return -(log_prob * experience.advantage).mean()",
-         "return (log_prob * experience.advantage).mean()", "reference"),
         ("policy not moved",
          "        metrics |= policy_step(state.policy, state.optimizer, experience, "
          "config.max_grad_norm)\n", "", "reference"),
     ),
+    Variant("vpg: sign of the policy's loss", "learner/policy_gradient.py",
+            "return -(log_prob * experience.advantage).mean()",
+            "return (log_prob * experience.advantage).mean()",
+            "tests/unit/test_vpg.py", "reference"),
+    Variant("dqn: the target judges and chooses", "learner/dqn_family.py",
+            "        chooser = state.policy(observation, noise_of(state, config))\n",
+            "        chooser = state.target(observation, noise_of(state, config))\n",
+            "tests/unit/test_dqn_family.py", "target or double"),
     *_algorithm(
         "actor_critic",
         ("target held for all gradient steps",

@@ -16,9 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.optim import Adam
 
-from learner.algorithms.vpg import policy_step
 from learner.critics import StateValue
 from learner.experience import (
     Experience,
@@ -29,23 +27,14 @@ from learner.experience import (
     stale,
     standardized,
 )
-from learner.optimization import adam, gradient_step, seeded_initialisation
+from learner.optimization import gradient_step
+from learner.policy_gradient import State, first_state, policy_step
 from learner.tensors import to_tensors
 from learner.value_regression import explained_variance, value_loss
 from repertory.config import HiddenSizes, OnPolicyConfig
-from repertory.policies.policy import policy_settings
 from repertory.policies.stochastic import StochasticPolicy
 from repertory.specs import EnvSpec
 from repertory.types import Sample, UpdateResult
-
-
-@dataclass
-class State:
-    policy: StochasticPolicy
-    value: StateValue
-    optimizer: Adam  # of the policy
-    value_optimizer: Adam
-    updates: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +76,13 @@ class ActorCritic:
 
     def initial_state(self, spec: EnvSpec) -> State:
         config = self.config
-        policy_config = StochasticPolicy.Config(
-            **policy_settings(config), initial_log_std=config.initial_log_std
-        )
-        with seeded_initialisation(self.seed):
-            policy = StochasticPolicy(policy_config, spec).to(self.device)
-            value = StateValue(spec, config.hidden_sizes).to(self.device)
-        return State(
-            policy=policy,
-            value=value,
-            optimizer=adam(config.lr, policy),
-            value_optimizer=adam(config.value_lr, value),
+        return first_state(
+            config,
+            spec,
+            self.seed,
+            self.device,
+            initial_log_std=config.initial_log_std,
+            value_lr=config.value_lr,
         )
 
     def policy(self, state: State) -> StochasticPolicy:

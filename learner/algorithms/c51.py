@@ -25,7 +25,7 @@ from learner.dqn_family import (
     chosen,
     count_update,
     first_state,
-    judge_of,
+    greedy_next,
     network_settings,
     noise_of,
     weighted,
@@ -105,16 +105,11 @@ class C51:
 @torch.no_grad()
 def target_distribution(state: State, batch: TensorBatch, config: C51.Config) -> Tensor:
     """m [B, N]."""
-    judge = judge_of(state, config)
-    next_logits = judge(batch.next_observation, noise_of(state, config))  # [B, A, N]
-    chooser = next_logits
-    if config.double:
-        chooser = state.policy(batch.next_observation, noise_of(state, config))
-    action = state.policy.expected(chooser).argmax(-1)
+    next_logits = greedy_next(state, batch.next_observation, config, state.policy.expected)
     support = state.policy.support
     assert support is not None
     moved = batch.reward[:, None] + batch.discount[:, None] * support  # [B, N]
-    return projected(chosen(next_logits, action).softmax(-1), moved, support)
+    return projected(next_logits.softmax(-1), moved, support)
 
 
 def projected(probabilities: Tensor, places: Tensor, support: Tensor) -> Tensor:

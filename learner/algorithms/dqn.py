@@ -24,7 +24,7 @@ from learner.dqn_family import (
     chosen,
     count_update,
     first_state,
-    judge_of,
+    greedy_next,
     network_settings,
     noise_of,
 )
@@ -79,12 +79,7 @@ class DQN:
 @torch.no_grad()
 def q_target(state: State, batch: TensorBatch, config: DQN.Config) -> Tensor:
     """y [B] by whichever of the targets is switched on."""
-    next_q = judge_of(state, config)(batch.next_observation, noise_of(state, config))  # [B, A]
-    if config.double:
-        chooser = state.policy(batch.next_observation, noise_of(state, config))
-        next_value = chosen(next_q, chooser.argmax(-1))
-    else:
-        next_value = next_q.amax(-1)
+    next_value = greedy_next(state, batch.next_observation, config, lambda q: q)
     return batch.reward + batch.discount * next_value
 
 

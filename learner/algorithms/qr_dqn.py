@@ -25,7 +25,7 @@ from learner.dqn_family import (
     chosen,
     count_update,
     first_state,
-    judge_of,
+    greedy_next,
     network_settings,
     noise_of,
     weighted,
@@ -94,12 +94,7 @@ class QRDQN:
 @torch.no_grad()
 def target_quantiles(state: State, batch: TensorBatch, config: QRDQN.Config) -> Tensor:
     """y [B, N]."""
-    judge = judge_of(state, config)
-    next_outputs = judge(batch.next_observation, noise_of(state, config))  # [B, A, N]
-    chooser = next_outputs
-    if config.double:
-        chooser = state.policy(batch.next_observation, noise_of(state, config))
-    next_quantiles = chosen(next_outputs, state.policy.expected(chooser).argmax(-1))
+    next_quantiles = greedy_next(state, batch.next_observation, config, state.policy.expected)
     return batch.reward[:, None] + batch.discount[:, None] * next_quantiles
 
 

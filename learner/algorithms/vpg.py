@@ -3,38 +3,24 @@
     policy: minimise -E[log pi(a|s) A]               one step, on everything that was collected
     value:  minimise (V(s) - (A + V_old(s)))^2       `value_steps` steps
 
-with A by GAE(lambda) (arXiv 1506.02438), as in Spinning Up. `a` is what was sampled while acting, a
-number: only log pi depends on the parameters. Segments that older weights made are corrected by
-V-trace (`learner/experience.py`).
+with A by GAE(lambda) (arXiv 1506.02438), as in Spinning Up. Segments that older weights made are
+corrected by V-trace (`learner/experience.py`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from pydantic import Field
-from torch import Tensor
-from torch.optim import Adam
 
-from learner.critics import StateValue
-from learner.experience import Experience, Metrics, gather, learn_moments, standardized
-from learner.optimization import adam, gradient_step, seeded_initialisation
+from learner.experience import gather, learn_moments, standardized
+from learner.policy_gradient import State, first_state, policy_step
 from learner.value_regression import fit_value
 from repertory.config import HiddenSizes, OnPolicyConfig
-from repertory.policies.policy import policy_settings
 from repertory.policies.stochastic import StochasticPolicy
 from repertory.specs import EnvSpec
 from repertory.types import Sample, UpdateResult
-
-
-@dataclass
-class State:
-    policy: StochasticPolicy
-    value: StateValue
-    optimizer: Adam  # of the policy
-    value_optimizer: Adam
-    updates: int = 0
 
 
 class VPG:
@@ -63,17 +49,13 @@ class VPG:
 
     def initial_state(self, spec: EnvSpec) -> State:
         config = self.config
-        policy_config = StochasticPolicy.Config(
-            **policy_settings(config), initial_log_std=config.initial_log_std
-        )
-        with seeded_initialisation(self.seed):
-            policy = StochasticPolicy(policy_config, spec).to(self.device)
-            value = StateValue(spec, config.hidden_sizes).to(self.device)
-        return State(
-            policy=policy,
-            value=value,
-            optimizer=adam(config.lr, policy),
-            value_optimizer=adam(config.value_lr, value),
+        return first_state(
+            config,
+            spec,
+            self.seed,
+            self.device,
+            initial_log_std=config.initial_log_std,
+            value_lr=config.value_lr,
         )
 
     def policy(self, state: State) -> StochasticPolicy:
@@ -92,30 +74,3 @@ class VPG:
         learn_moments(state.policy, sample, self.device)
         state.updates += 1
         return UpdateResult(metrics)
-
-
-def policy_step(
-    policy: StochasticPolicy, optimizer: Adam, experience: Experience, max_grad_norm: float | None
-) -> Metrics:
-    """One gradient step, and how far it went."""
-    with torch.no_grad():
-        before = policy.distribution(experience.observation)
-    loss, entropy = policy_loss(policy, experience)
-    grad_norm = gradient_step(optimizer, loss, max_grad_norm)
-    with torch.no_grad():
-        after = policy.distribution(experience.observation)
-        loss_after, _ = policy_loss(policy, experience)
-        return {
-            "policy_loss": loss.detach(),
-            "policy_loss_change": loss_after - loss.detach(),
-            "entropy": entropy.detach(),
-            "kl": policy.divergence(before, after).mean(),
-            "grad_norm": grad_norm,
-        }
-
-
-def policy_loss(policy: StochasticPolicy, experience: Experience) -> tuple[Tensor, Tensor]:
-    """-E[log pi(a|s) A], whose gradient is the policy's; and the mean entropy."""
-    log_prob, entropy = policy.log_prob_and_entropy(experience.observation, experience.action)
-    assert log_prob.shape == experience.advantage.shape
-    return -(log_prob * experience.advantage).mean(), entropy.mean()

@@ -30,7 +30,8 @@ from reference.samples import (
 from reference.stochastic import distribution_of, policy_gradients, policy_parameters
 
 from learner.algorithms import actor_critic
-from learner.algorithms.actor_critic import ActorCritic, State, Transitions, bootstrapped
+from learner.algorithms.actor_critic import ActorCritic, Transitions, bootstrapped
+from learner.policy_gradient import State
 from repertory.specs import EnvSpec
 
 SEED, ROWS, STEPS = 7, 3, 9

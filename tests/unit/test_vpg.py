@@ -30,8 +30,9 @@ from reference.samples import (
 from reference.stochastic import distribution_of, played, policy_gradients, policy_parameters
 
 from learner.algorithms.ppo import PPO
-from learner.algorithms.vpg import VPG, State, policy_loss
+from learner.algorithms.vpg import VPG
 from learner.experience import Experience, standardized
+from learner.policy_gradient import State, policy_loss
 from learner.value_regression import value_loss
 from repertory.specs import EnvSpec
 
