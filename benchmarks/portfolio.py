@@ -57,6 +57,8 @@ class Options:
     """Runs at the same time, one torch thread each."""
     minutes: float = math.inf
     """After so long no further run is begun; call again to go on."""
+    times: float = 1.0
+    """The budgets, multiplied: is it time that is missing? Results under another name, no page."""
     quick: bool = False
     """A twentieth of the steps, one seed, results under another name: to see that it works."""
     report: bool = False
@@ -136,6 +138,16 @@ def shorter(task: Task) -> Task:
     )  # fmt: skip
 
 
+def apart(options: Options, name: str) -> Options:
+    """What comes out stays apart from the study that the docs have."""
+    return replace(
+        options,
+        out=options.out.with_name(f"{options.out.stem}-{name}.json"),
+        images=options.cache / name,
+        page=None,
+    )
+
+
 def main() -> int:
     options = tyro.cli(Options, config=(tyro.conf.FlagCreatePairsOff,))
     logging.basicConfig(level=logging.WARNING)
@@ -147,15 +159,12 @@ def main() -> int:
         console.print(f"no task {', '.join(unknown)}: choose of {', '.join(TASKS)}")
         return 2
     tasks = [TASKS[name] for name in options.tasks]
+    if options.times != 1.0:
+        tasks = [replace(task, steps=int(task.steps * options.times)) for task in tasks]
+        options = apart(options, f"times-{options.times:g}")
     if options.quick:
         tasks = [shorter(task) for task in tasks]
-        options = replace(
-            options,
-            seeds=1,
-            out=options.out.with_name("portfolio-quick.json"),
-            images=options.cache / "quick",
-            page=None,
-        )
+        options = replace(apart(options, "quick"), seeds=1)
     facts = machine_facts()
     if not options.report:
         jobs = plan(tasks, options.arms, options.seeds, options.cache)
