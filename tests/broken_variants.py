@@ -34,6 +34,12 @@ class Variant:
         return self.what.partition(":")[0]
 
 
+def _part(name: str, file: str, test: str, *variants: tuple[str, str, str, str]) -> list[Variant]:
+    """Variants of a file that many algorithms rest upon."""
+    return [Variant(f"{name}: {what}", file, *change, test, words)
+            for what, *change, words in variants]  # fmt: skip
+
+
 def _algorithm(name: str, *variants: tuple[str, str, str, str]) -> list[Variant]:
     """Variants of one algorithm's file, for the tests of the same name."""
     return [
@@ -164,6 +170,55 @@ VARIANTS = [
          "(slopes * huber / kappa).sum(2).mean(1)", "reference or by_hand"),
         ("sign of the difference", "target[:, None, :] - quantiles[:, :, None]",
          "quantiles[:, :, None] - target[:, None, :]", "reference or by_hand"),
+    ),
+    *_part(
+        "her", "actors/hindsight.py", "tests/unit/test_hindsight.py",
+        ("achieved where the step began", 'achieved = columns["next_observation"]',
+         'achieved = columns["observation"]', "by_hand"),
+        ("reward of the old goal", "self._judge.rewards(achieved[own], goal)",
+         'relabelled["reward"]', "by_hand"),
+        ("goal left in the next observation", 'for name in ("observation", "next_observation"):',
+         'for name in ("observation",):', "by_hand"),
+        ("goals of the episode before", "        self._filled[over] = 0\n", "", "same_episode"),
+    ),
+    *_part(
+        "her", "actors/goal_choices.py", "tests/unit/test_goal_choices.py",
+        ("a goal of the past", "rng.integers(own, length,", "rng.integers(0 * own, length,", ""),
+    ),
+    *_part(
+        "atari", "repertory/atari.py", "tests/unit/test_atari.py",
+        ("last frame alone", "np.max(frames[-2:], axis=0)", "frames[-1]", "brighter"),
+        ("game goes on after its end",
+         "            if terminated or truncated:\n                break", "            pass",
+         "end_within"),
+        ("the same start every time", "int(self.np_random.integers(1, most + 1))", "most", "no_op"),
+        ("lives of the last game", '        self._lives = int(info["lives"])\n        return self',
+         "        return self", "lives_of_the_last"),
+    ),
+    *_part(
+        "atari", "actors/rollout.py", "tests/unit/test_atari.py",
+        ("life loss never learned", "if step.eventful and step.life_lost.any():", "if False:",
+         "lost_life"),
+        ("returns of clipped rewards", "        self._episodes.add(step)\n",
+         "        self._episodes.add(learned)\n", "whole_game"),
+    ),
+    *_part(
+        "autoreset", "actors/stepper.py", "tests/unit/test_stepper.py",
+        ("the reset is a transition", "valid = ~(self._resetting | broken)", "valid = ~broken", ""),
+        ("the reset's observation is the last",
+         'next_observation[copy] = info["final_obs"][copy]', "pass", ""),
+    ),
+    *_part(
+        "boundaries", "actors/assemblers.py", "tests/unit/test_assemblers.py",
+        ("windows over an episode's end",
+         "self._pending = np.where(boundary & valid, 0, pending)", "self._pending = pending", ""),
+    ),
+    *_part(
+        "boundaries", "actors/rollout.py", "tests/unit/test_rollout.py",
+        ("a time limit taken for an end",
+         "gathered.add(stream.table, stream.add(columns, turns, learned))",
+         "gathered.add(stream.table, stream.add(columns, turns, "
+         "replace(learned, terminated=learned.boundary)))", ""),
     ),
 ]  # fmt: skip
 
