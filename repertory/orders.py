@@ -50,6 +50,10 @@ class Orders(Closing):
             except ControlUnavailable:
                 self._closed.wait(AGAIN_SECONDS)
                 continue
+            except Exception:
+                if self._closed.is_set():  # and the connection with it, while it was being read
+                    return
+                raise
             for entry in entries:
                 heard = entry.id
                 self._take(entry.fields)
