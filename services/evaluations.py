@@ -67,7 +67,7 @@ class Evaluations:
         finished = self._collect()
         if self._running is None and self._waiting and evaluator is not None:
             asked = self._waiting.pop(next(iter(self._waiting)))
-            arguments = (asked.learner, asked.weights.arrays[0], asked.seed)
+            arguments = (asked.learner, asked.weights.arrays, asked.seed)
             self._running = (asked, evaluator.evaluate.remote(*arguments))
         return finished
 
@@ -81,7 +81,7 @@ class Evaluations:
         self._running = None
         try:
             returns = ray.get(reference)
-            arrays = ray.get(asked.weights.arrays[0], timeout=ARRAYS_SECONDS)
+            arrays = ray.get(asked.weights.arrays, timeout=ARRAYS_SECONDS)
         except ray.exceptions.RayActorError:
             logger.warning("the evaluator is gone: the evaluation is done again")
             self._waiting.setdefault(asked.learner, asked)
@@ -89,7 +89,9 @@ class Evaluations:
         except ray.exceptions.RayError as error:
             logger.warning("an evaluation was lost: %s", " ".join(str(error).split())[-300:])
             return None
-        return Finished(asked.learner, asked.env_steps, asked.weights.version, returns, arrays)
+        return Finished(
+            asked.learner, asked.env_steps, asked.weights.edition.version, returns, arrays
+        )
 
     def _newest(self, learner: str) -> Published | None:
         try:

@@ -39,5 +39,7 @@ def prepare(token_file: Path, *, make_token: bool) -> None:
     # by nobody here; with 32 processes on two cores it is felt.
     os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
     os.environ.setdefault("RAY_event_stats", "0")
+    # Ray's agents write their titles over their environment, and the guardian's mark went with it.
+    os.environ["SPT_NOENV"] = "1"
     if not make_token:
         os.environ["RAY_NUM_REDIS_GET_RETRIES"] = TRIES_TO_JOIN

@@ -1,9 +1,11 @@
 """How weights get from learners to actors: through Ray's object store, one copy for each node.
 
-A learner puts its arrays there and tells the hub where; the hub keeps the newest of each policy and
-wakes whoever asked for something newer. Actors on a node read the one copy without copying it, and
-never wait: they look whether an answer has come, between two steps. Versions never go back, and a
-learner that was replaced (an older epoch) is refused.
+A learner hands its arrays to the hub; the hub puts them there, keeps the newest of each policy and
+wakes whoever asked for something newer. That the hub puts them, and not the learner, lets weights
+outlive the learner, and Ray keep nothing of the call: one that carries a reference in its arguments
+costs its caller a few hundred bytes for good. Actors on a node read the one copy without copying
+it, and never wait: they look whether an answer has come, between two steps. Versions never go back,
+and a learner that was replaced (an older epoch) is refused.
 """
 
 from __future__ import annotations
@@ -28,15 +30,22 @@ ANSWER_SECONDS = 30.0  # the hub answers at least so often, if only that there i
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
-    """Where one version of a policy's weights is. In a list, Ray leaves a reference alone."""
+class Edition:
+    """One version of a policy's weights, without the weights."""
 
     policy: str
     epoch: int
     version: int
     checksum: int
     published_at: float  # seconds since the epoch
-    arrays: list[Any]  # one reference to {name: array}
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Where an edition's weights are: a reference to {name: array}."""
+
+    edition: Edition
+    arrays: Any
 
 
 class WeightHub:
@@ -47,20 +56,16 @@ class WeightHub:
         self._acted_with: dict[str, int] = {}  # the highest version that any actor has
         self._changed = asyncio.Condition()
 
-    async def publish(self, published: Published) -> bool:
+    async def publish(self, edition: Edition, arrays: Mapping[str, Array]) -> bool:
         """False: a newer learner has taken over, or this version is not above the last."""
         async with self._changed:
-            last = self._newest.get(published.policy)
-            if last is not None and (published.epoch, published.version) == (
-                last.epoch,
-                last.version,
-            ):
-                return True  # said again, in case this hub was started anew
-            if last is not None and (
-                published.epoch < last.epoch or published.version <= last.version
-            ):
-                return False
-            self._newest[published.policy] = published
+            if edition.policy in self._newest:
+                last = self._newest[edition.policy].edition
+                if (edition.epoch, edition.version) == (last.epoch, last.version):
+                    return True  # said again, in case this hub was started anew
+                if edition.epoch < last.epoch or edition.version <= last.version:
+                    return False
+            self._newest[edition.policy] = Published(edition, ray.put(arrays))
             self._changed.notify_all()
             return True
 
@@ -76,8 +81,11 @@ class WeightHub:
             self._acted_with[policy] = max(version, self._acted_with.get(policy, -1))
 
         def found() -> list[Published]:
-            newest = (self._newest.get(policy) for policy in known)
-            return [one for one in newest if one is not None and one.version > known[one.policy]]
+            return [
+                self._newest[policy]
+                for policy, version in known.items()
+                if policy in self._newest and self._newest[policy].edition.version > version
+            ]
 
         async with self._changed:
             if found() or timeout_seconds <= 0:
@@ -92,7 +100,7 @@ class WeightHub:
 
     async def versions(self) -> dict[str, int]:
         """The highest of each policy that anybody may have."""
-        published = {policy: one.version for policy, one in self._newest.items()}
+        published = {policy: one.edition.version for policy, one in self._newest.items()}
         return {
             policy: max(published.get(policy, -1), self._acted_with.get(policy, -1))
             for policy in {*published, *self._acted_with}
@@ -133,8 +141,8 @@ class WeightSource:
             published = answer.result()
             if not published:
                 return None
-            newest = published[0]
-            arrays = ray.get(newest.arrays[0], timeout=60.0)
+            newest = published[0].edition
+            arrays = ray.get(published[0].arrays, timeout=60.0)
         except ray.exceptions.RayError as error:  # the hub or the object's node is gone
             logger.warning("no new weights: %s", type(error).__name__)
             return None
@@ -183,15 +191,8 @@ class WeightPublisher:
         self._check_last()
         self.version = updates + self.offset
         snapshot = WeightSnapshot(self._policy, self.version, arrays)
-        published = Published(
-            self._policy,
-            self._epoch,
-            self.version,
-            snapshot.checksum,
-            time.time(),
-            [ray.put(dict(arrays))],
-        )
-        self._answer = self._hub.publish.remote(published)
+        edition = Edition(self._policy, self._epoch, self.version, snapshot.checksum, time.time())
+        self._answer = self._hub.publish.remote(edition, dict(arrays))
         return self.version
 
     def _check_last(self) -> None:

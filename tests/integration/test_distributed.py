@@ -69,6 +69,9 @@ def test_kills_of_every_kind_of_process_are_survived(train: Train) -> None:
 def test_a_killed_head_leaves_nobody_behind_and_resume_goes_on(train: Train) -> None:
     dqn(train, 3000)
     train.until(lambda: train.env_steps() > 1500 and any(train.run_dir.glob("checkpoints/step_*")))
+    for agent in (b"ray::DashboardAgent", b"ray::RuntimeEnvAgent"):
+        (process_id,) = train.processes(agent)  # knows its environment still, so the mark is there
+        assert b"REPERTORY_GUARDIAN=" in Path(f"/proc/{process_id}/environ").read_bytes()
     train.process.kill()
     train.process.communicate()
     train.assert_nothing_left()

@@ -19,7 +19,7 @@ from repertory.errors import RepertoryError
 from repertory.types import WeightSnapshot
 from services import weights as weights_module
 from services.weights import (
-    Published,
+    Edition,
     SilentPublisher,
     WeightHub,
     WeightPublisher,
@@ -29,8 +29,8 @@ from services.weights import (
 ARRAYS = {"w": np.arange(3.0)}
 
 
-def weights(version: int, epoch: int = 1, policy: str = "td3") -> Published:
-    return Published(policy, epoch, version, 0, 0.0, [])
+def edition(version: int, epoch: int = 1, policy: str = "td3") -> Edition:
+    return Edition(policy, epoch, version, 0, 0.0)
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -40,7 +40,7 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 def test_versions_only_rise() -> None:
     async def story() -> list[bool]:
         hub = WeightHub()
-        taken = [await hub.publish(weights(version)) for version in (0, 5, 4, 5, 6)]
+        taken = [await hub.publish(edition(version), ARRAYS) for version in (0, 5, 4, 5, 6)]
         assert await hub.versions() == {"td3": 6}
         return taken
 
@@ -50,10 +50,10 @@ def test_versions_only_rise() -> None:
 def test_a_learner_that_was_replaced_is_refused() -> None:
     async def story() -> None:
         hub = WeightHub()
-        assert await hub.publish(weights(5, epoch=1))
-        assert await hub.publish(weights(6, epoch=2))
-        assert not await hub.publish(weights(7, epoch=1))
-        assert await hub.publish(weights(1, epoch=1, policy="sac"))
+        assert await hub.publish(edition(5, epoch=1), ARRAYS)
+        assert await hub.publish(edition(6, epoch=2), ARRAYS)
+        assert not await hub.publish(edition(7, epoch=1), ARRAYS)
+        assert await hub.publish(edition(1, epoch=1, policy="sac"), ARRAYS)
 
     run(story())
 
@@ -61,9 +61,9 @@ def test_a_learner_that_was_replaced_is_refused() -> None:
 def test_what_is_there_comes_at_once_and_only_if_it_is_newer() -> None:
     async def story() -> None:
         hub = WeightHub()
-        await hub.publish(weights(5))
-        await hub.publish(weights(2, policy="sac"))
-        assert [one.version for one in await hub.newer({"td3": 4}, 0.0)] == [5]
+        await hub.publish(edition(5), ARRAYS)
+        await hub.publish(edition(2, policy="sac"), ARRAYS)
+        assert [one.edition.version for one in await hub.newer({"td3": 4}, 0.0)] == [5]
         assert await hub.newer({"td3": 5}, 0.0) == []
         assert len(await hub.newer({"td3": -1, "sac": -1}, 0.0)) == 2
 
@@ -74,11 +74,11 @@ def test_whoever_waits_is_woken_by_the_next() -> None:
     async def story() -> None:
         hub = WeightHub()
         waiting = asyncio.create_task(hub.newer({"td3": 5}, 30.0))
-        await hub.publish(weights(1, policy="sac"))
+        await hub.publish(edition(1, policy="sac"), ARRAYS)
         await asyncio.sleep(0)
         assert not waiting.done()
-        await hub.publish(weights(6))
-        assert [one.version for one in await waiting] == [6]
+        await hub.publish(edition(6), ARRAYS)
+        assert [one.edition.version for one in await waiting] == [6]
 
     run(story())
 
@@ -86,7 +86,7 @@ def test_whoever_waits_is_woken_by_the_next() -> None:
 def test_nothing_new_is_said_at_the_deadline() -> None:
     async def story() -> None:
         hub = WeightHub()
-        await hub.publish(weights(5))
+        await hub.publish(edition(5), ARRAYS)
         assert await hub.newer({"td3": 5}, 0.001) == []
 
     run(story())
@@ -133,7 +133,7 @@ class Answer:
         return future
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def hub(monkeypatch: pytest.MonkeyPatch) -> RemoteHub:
     """References are the values themselves."""
     fake = SimpleNamespace(
@@ -188,8 +188,7 @@ def test_a_source_says_what_it_handed_out(hub: RemoteHub) -> None:
 def test_weights_that_are_not_what_was_published_are_refused(hub: RemoteHub) -> None:
     WeightPublisher(hub, "td3", epoch=1, updates=0).publish(ARRAYS, 5)
     (newest,) = run(hub.hub.newer({"td3": -1}))
-    other = replace(newest, version=6, arrays=[{"w": np.zeros(3)}])
-    run(hub.hub.publish(other))
+    run(hub.hub.publish(replace(newest.edition, version=6), {"w": np.zeros(3)}))
     source = WeightSource(hub, "td3")
     with pytest.raises(RepertoryError, match="checksum"):
         source.newest()
