@@ -26,7 +26,7 @@ from benchmarks.measure import ROOT
 from repertory.closing import Closing
 from repertory.control import Control, ControlUnavailable, Member
 from repertory.errors import RepertoryError, UsageError
-from services.topology import control_of
+from services.run_control import control_of
 
 MARK = "REPERTORY_MEASURED_RUN"
 LOOK_SECONDS = 0.1
@@ -71,7 +71,7 @@ class MeasuredRun(Closing):
         self.started_at = time.monotonic()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "services.cli", "train", *arguments,
-             "--run-dir", str(self.run_dir)],
+             "--run-dir", str(self.run_dir), "--set", "log.dashboard=false"],
             env={**os.environ, MARK: self._mark, "OMP_NUM_THREADS": "1"},
             cwd=ROOT,
             stdout=self._output,

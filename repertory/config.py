@@ -135,6 +135,7 @@ class ReplayConfig(Settings):
 class EvaluationConfig(Settings):
     every: int = Field(default=5000, ge=1)  # environment steps; the untrained policy comes first
     episodes: int = Field(default=10, ge=1)
+    video: bool = False  # one more episode of each, as an MP4; drawing it takes a second or two
 
 
 class CheckpointConfig(Settings):
@@ -179,6 +180,10 @@ class LogConfig(Settings):
     wandb_project: str | None = None  # needs the extra `wandb`
     # Where Prometheus finds a distributed run, as 127.0.0.1:9400; port 0 takes a free one.
     prometheus: str | None = None
+    # A page that shows and steers a distributed run, on this machine, while it goes on.
+    dashboard: bool = True
+    # Its port; None: the first free one from 8600 on.
+    dashboard_port: int | None = Field(default=None, ge=0, lt=65536)
 
 
 def _validate_learner(value: Any) -> Any:

@@ -3,7 +3,7 @@
 | key after `repertory:RUN:` | holds                              | written by   | lives           |
 |----------------------------|------------------------------------|--------------|-----------------|
 | `card`                     | what the run is, as JSON           | launcher     | with the server |
-| `desired`                  | state, actors                      | people       | with the server |
+| `desired`                  | state, actors, updates per step    | people       | with the server |
 | `members`                  | name -> last heartbeat, as JSON    | each process | until dismissed |
 | `counters`                 | env_steps, episodes, faults ...    | each process | with the server |
 | `epochs`                   | learner -> its newest epoch        | head         | with the server |
@@ -110,6 +110,8 @@ class Desired:
 
     state: RunState = "running"
     actors: int | None = None  # None: as planned
+    # Gradient updates per environment step of learners that are not to keep to their settings.
+    updates_per_step: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import tyro
 
 from repertory.errors import RepertoryError
-from services.commands import buffer_server, knowledge, policies, steering, training
+from services.commands import buffer_server, dashboard, knowledge, policies, steering, training
 from services.user_code import make_importable
 
 # In the order of --help.
@@ -29,6 +29,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "pin": steering.pin,
     "bench": steering.bench,
     "release": steering.release,
+    "dashboard": dashboard.dashboard,
     "eval": policies.evaluate,
     "play": policies.play,
     "plot": policies.plot,

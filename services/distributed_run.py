@@ -90,7 +90,8 @@ class DistributedRun:
         self._supervisor = Supervisor(config.topology.restarts, seed=config.seed)
         self._processes = RayProcesses(control, self._make)
         self._evaluations = Evaluations(hub)
-        self._learner_time = LearnerTime(config, links)
+        asked = control.desired().updates_per_step if checkpoint is not None else {}
+        self._learner_time = LearnerTime(config, links, asked)
         self._record = RunRecord(config, directory, reporter, callbacks, checkpoint)
         self._checkpoints = RunCheckpoints(config, spec, self._blueprint, self._record)
         self._reports = Reports(config, self._processes, self._record, standing.updates)
@@ -266,8 +267,10 @@ class DistributedRun:
                 self._directory.record_event(entry.fields["event"], **details)
 
     def _share_learner_time(self) -> None:
+        if self._learner_time.settled:
+            return
         factors = self._direction.update_factors() if self._learner_time.shared else None
-        if factors is not None:
+        if factors is not None or not self._learner_time.shared:  # else the director is away
             self._learner_time.apply(factors)
 
     def _obey(self, command: Command) -> None:
@@ -293,6 +296,17 @@ class DistributedRun:
                 return
             self._processes.tell_all("worker-", "heed", edition)
             self._control.reply(command, edition=edition)
+        elif command.name == "limiter":
+            try:
+                self._learner_time.ask(
+                    command.arguments["policy"], float(command.arguments["updates_per_step"])
+                )
+            except RepertoryError as error:
+                self._control.reply(command, error=str(error))
+                return
+            self._control.desire(updates_per_step=self._learner_time.asked)
+            self._share_learner_time()
+            self._control.reply(command, updates_per_step=self._learner_time.asked)
         elif command.name == "checkpoint":
             self._save_checkpoint()
             self._control.reply(command)
@@ -352,6 +366,7 @@ class DistributedRun:
             finished.returns,
             policy,
             card,
+            finished.video,
         )
         self._direction.evaluated(
             finished.learner, finished.env_steps, statistics.fmean(finished.returns)

@@ -39,6 +39,7 @@ class Finished:
     env_steps: int
     version: int
     returns: list[float]
+    video: bytes | None  # an MP4
     arrays: Mapping[str, Array]
 
 
@@ -80,7 +81,7 @@ class Evaluations:
             return None
         self._running = None
         try:
-            returns = ray.get(reference)
+            returns, video = ray.get(reference)
             arrays = ray.get(asked.weights.arrays, timeout=ARRAYS_SECONDS)
         except ray.exceptions.RayActorError:
             logger.warning("the evaluator is gone: the evaluation is done again")
@@ -89,9 +90,8 @@ class Evaluations:
         except ray.exceptions.RayError as error:
             logger.warning("an evaluation was lost: %s", " ".join(str(error).split())[-300:])
             return None
-        return Finished(
-            asked.learner, asked.env_steps, asked.weights.edition.version, returns, arrays
-        )
+        version = asked.weights.edition.version
+        return Finished(asked.learner, asked.env_steps, version, returns, video, arrays)
 
     def _newest(self, learner: str) -> Published | None:
         try:

@@ -11,6 +11,7 @@ import torch
 from actors.evaluator import evaluate
 from repertory.policies.policy import build_policy, policy_config
 from services.hosts import Process, ProcessContext
+from services.video import filmed
 
 
 class EvaluatorHost(Process):
@@ -30,9 +31,14 @@ class EvaluatorHost(Process):
     def stop(self) -> None:
         self._stopping.set()
 
-    def evaluate(self, learner: str, arrays: Mapping[str, Any], seed: int) -> list[float]:
+    def evaluate(
+        self, learner: str, arrays: Mapping[str, Any], seed: int
+    ) -> tuple[list[float], bytes | None]:
+        """Returns, and where it is asked for a video: the head has the folder for it."""
         policy = build_policy(policy_config(self.context.policies[learner]), self.spec)
         policy.load_weights(arrays)
-        return evaluate(
-            policy, self.config.env, self.spec, episodes=self.config.evaluation.episodes, seed=seed
+        config = self.config
+        returns = evaluate(
+            policy, config.env, self.spec, episodes=config.evaluation.episodes, seed=seed
         )
+        return returns, filmed(policy, config, self.spec, seed)

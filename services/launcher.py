@@ -26,6 +26,7 @@ from services import topology
 from services.fit import check_fit, check_portfolio, choose_device
 from services.local_run import LocalRun, RunResult
 from services.progress import Reporter
+from services.run_control import CONTROL_FOLDER
 from services.run_directory import RunDirectory
 from services.topology import Place
 
@@ -99,7 +100,7 @@ def resume(
         if checkpoint.env_steps >= config.steps:
             reporter.message("all of its steps are taken: --steps N asks for more")
         directory.update_config(config)
-        if (run_dir / topology.CONTROL_FOLDER).is_dir():
+        if (run_dir / CONTROL_FOLDER).is_dir():
             return _launch(directory, spec, reporter, place or Place(), hooks, checkpoint)
         return LocalRun(config, spec, directory, reporter, hooks, checkpoint).run()
     except CheckpointError:

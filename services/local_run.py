@@ -41,6 +41,7 @@ from services.replay_access import run_table
 from services.run_directory import RunDirectory
 from services.run_record import RunRecord
 from services.signals import stop_on_signals
+from services.video import filmed
 
 logger = logging.getLogger(__name__)
 
@@ -224,13 +225,14 @@ class LocalRun:
     def _evaluate(self) -> None:
         for learner in self._learners:
             number = self._record.evaluations.count(learner.name)
+            # The same episodes for all learners, other ones each time.
+            seed = derive_seed(self._config.seed, "evaluation", number)
             returns = evaluate(
                 learner.policy,
                 self._config.env,
                 self._spec,
                 episodes=self._config.evaluation.episodes,
-                # The same episodes for all learners, other ones each time.
-                seed=derive_seed(self._config.seed, "evaluation", number),
+                seed=seed,
             )
             self._record.evaluation(
                 learner.name,
@@ -239,6 +241,7 @@ class LocalRun:
                 returns,
                 learner.policy,
                 partial(self._card, learner),
+                filmed(learner.policy, self._config, self._spec, seed),
             )
             if self._director is not None:
                 mean = float(np.mean(returns))

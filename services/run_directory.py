@@ -120,17 +120,24 @@ class RunDirectory:
 
     def read_evaluations(self, learner: str | None = None) -> dict[int, list[float]]:
         """Of one learner, or of whoever led."""
-        suffix = "" if learner is None else f"/{learner}"
-        try:
-            with np.load(self.evaluations, allow_pickle=False) as file:
-                return {
-                    int(step): [float(value) for value in results]
-                    for step, results in zip(
-                        file[f"timesteps{suffix}"], file[f"results{suffix}"], strict=True
-                    )
-                }
-        except FileNotFoundError:
-            return {}
+        return read_evaluations(self.evaluations, learner)
+
+
+def read_evaluations(path: Path, learner: str | None = None) -> dict[int, list[float]]:
+    """Returns by step; empty where there is no file yet, or nothing of this learner in it."""
+    suffix = "" if learner is None else f"/{learner}"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if f"timesteps{suffix}" not in file:
+                return {}
+            return {
+                int(step): [float(value) for value in results]
+                for step, results in zip(
+                    file[f"timesteps{suffix}"], file[f"results{suffix}"], strict=True
+                )
+            }
+    except FileNotFoundError:
+        return {}
 
 
 def versions() -> dict[str, Any]:

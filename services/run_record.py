@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from repertory.checkpoints import Checkpoint
+from repertory.checkpoints import Checkpoint, write_atomically
 from repertory.config import RunConfig
 from repertory.errors import CheckpointError, RepertoryError
 from repertory.policies.card import PolicyCard
@@ -122,11 +122,14 @@ class RunRecord:
         returns: Sequence[float],
         policy: Policy,
         card: Callable[[float], PolicyCard],
+        video: bytes | None = None,
     ) -> None:
         """Noted, and where it is the best so far, of all or of its learner, the card is kept."""
         mean, deviation = float(np.mean(returns)), float(np.std(returns))
         self.evaluations.add(learner, env_steps, returns)
         self._directory.write_evaluations(self.evaluations.arrays())
+        if video is not None:
+            self._keep_video(learner, video)
         place = self.place_of(learner)
         metrics = {f"eval/{place}mean_reward": mean, f"eval/{place}std_reward": deviation}
         self._log.write(env_steps, time.time(), metrics)
@@ -136,6 +139,15 @@ class RunRecord:
                 self._best |= {name: mean} if path is not None else {}
         self._reporter.update(self.status(env_steps, updates))
         self.notify("on_evaluation", env_steps, returns, policy)
+
+    def _keep_video(self, learner: str, video: bytes) -> None:
+        """The newest in the place of the last."""
+        path = self._directory.videos / f"{learner}.mp4"
+        try:
+            path.parent.mkdir(exist_ok=True)
+            write_atomically(path, video)
+        except OSError as error:
+            logger.error("cannot write %s: %s", path, error)
 
     def _read_episodes(self) -> dict[str, float]:
         """Of all, and in a portfolio of each policy."""

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from repertory.control import Member
 from repertory.errors import RepertoryError
-from services.topology import steering
+from services.run_control import steering
 
 STALE_SECONDS = 10.0
 REPORTING_ROLES = ("worker", "learner", "replica", "shard", "director")

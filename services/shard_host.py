@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 from typing import Any
 
 from buffer_server.process import ShardConfig, ShardProcess
@@ -32,10 +33,11 @@ class ShardHost(Process):
         self._shard.stop()
 
     def _facts(self) -> dict[str, Any]:
-        """All its tables together."""
+        """All its tables together, and each with all that it says of itself."""
         if self._shard is None:  # the heart beats before all is restored
             return {}
-        tables = self._shard.statistics().tables.values()
+        statistics = self._shard.statistics()
+        tables = statistics.tables.values()
         return {
             "size": sum(table.size for table in tables),
             "size_bytes": sum(table.size_nbytes for table in tables),
@@ -43,4 +45,6 @@ class ShardHost(Process):
             "sampled": sum(table.sampled for table in tables),
             "evicted": sum(table.evicted for table in tables),
             "blocked": [f"{one.caller}: {one.reason}" for t in tables for one in t.blocked][:3],
+            "tables": {name: asdict(table) for name, table in statistics.tables.items()},
+            "requests": {name: asdict(one) for name, one in statistics.requests.items()},
         }

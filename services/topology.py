@@ -7,7 +7,6 @@ head    ── starts them, watches them, writes the run directory
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import tempfile
@@ -18,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repertory.checkpoints import Checkpoint, write_atomically
+from repertory.checkpoints import Checkpoint
 from repertory.config import RunConfig
 from repertory.control import Control, ControlAddress, ControlUnavailable, RunCard
-from repertory.errors import RepertoryError, UsageError
+from repertory.errors import RepertoryError
 from repertory.metrics_server import MetricsServer
 from repertory.protocols import Callback
 from repertory.specs import EnvSpec
@@ -32,14 +31,13 @@ from services.local_run import RunResult
 from services.plan import Machines, Plan, make_plan, this_machine
 from services.progress import Reporter
 from services.run_collector import RunCollector
+from services.run_control import CONTROL_FOLDER, run_id, write_address
+from services.run_dashboard import RunDashboard
 from services.run_directory import RunDirectory
 from services.shard_link import ShardLink
 
 if TYPE_CHECKING:
     from services.cluster import Cluster
-
-CONTROL_FOLDER = "control"  # in the run directory of every distributed run
-ADDRESS_FILE = "address.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +76,9 @@ def launch(
             metrics = MetricsServer(config.log.prometheus, RunCollector(control))
             stack.callback(metrics.close)
             reporter.message(f"metrics for Prometheus: http://{metrics.address}/metrics")
+        if config.log.dashboard:
+            port = config.log.dashboard_port
+            stack.enter_context(RunDashboard(directory.path, port, reporter.message))
         cluster = stack.enter_context(_cluster(place, private / "ray_token"))
         plan = plan or _plan(config, cluster.machines())
         links = place.links or stack.enter_context(_sockets(plan.shards))
@@ -135,8 +136,7 @@ def _control(directory: RunDirectory, address: ControlAddress) -> Control:
             f"{error}; is it running, and is --redis-password-file right? "
             "Without --redis-url one is started here"
         ) from error
-    document = json.dumps(address.to_json()).encode()
-    write_atomically(directory.path / CONTROL_FOLDER / ADDRESS_FILE, document)
+    write_address(directory.path, address)
     return control
 
 
@@ -159,32 +159,3 @@ def _sockets(shards: int) -> Iterator[list[ShardLink]]:
     with tempfile.TemporaryDirectory(prefix="repertory-") as folder:
         addresses = [f"unix:{folder}/shard-{index}.sock" for index in range(shards)]
         yield [ShardLink(address, address) for address in addresses]
-
-
-def run_id(run_dir: Path) -> str:
-    """Its name in the control plane: the folder's, which is unique to who looks at one folder."""
-    return run_dir.resolve().name
-
-
-def control_of(run_dir: Path) -> Control:
-    """The control plane of a run that is going on, for those who look at it or steer it."""
-    try:
-        document = json.loads((run_dir / CONTROL_FOLDER / ADDRESS_FILE).read_text())
-    except OSError:
-        raise UsageError(
-            f"{run_dir} is not a distributed run: only those can be looked at and steered"
-        ) from None
-    return Control(ControlAddress.from_json(document), run_id(run_dir))
-
-
-@contextmanager
-def steering(run_dir: Path) -> Iterator[Control]:
-    """The same, for as long as a command needs it; says so where the run has ended."""
-    with control_of(run_dir) as control:
-        try:
-            yield control
-        except ControlUnavailable as error:
-            raise RepertoryError(
-                f"{run_dir} is not running, or its control server is away: `repertory resume "
-                f"{run_dir}` goes on with a run that has ended ({error})"
-            ) from error

@@ -21,7 +21,7 @@ from typing import Any
 
 from repertory.control import ControlUnavailable, Member
 from repertory.errors import UsageError
-from services.topology import control_of
+from services.run_control import control_of
 
 LONG_SECONDS = 480.0  # only something broken takes this long, on a busy machine too
 MARK = "REPERTORY_TEST_RUN"
@@ -35,8 +35,10 @@ class Train:
         self.run_dir = folder / "run"
         self._mark = uuid.uuid4().hex
 
-    def start(self, *arguments: str) -> None:
-        self._start("-m", "services.cli", *arguments)
+    def start(self, *arguments: str, dashboard: bool = False) -> None:
+        """Without a page for it, which would take its share of a small machine."""
+        settings = () if dashboard or arguments[0] != "train" else ("--set", "log.dashboard=false")
+        self._start("-m", "services.cli", *arguments, *settings)
 
     def start_linked(self, description: Mapping[str, Any]) -> None:
         """See `linked_run` for what the description holds besides the run directory."""

@@ -40,6 +40,7 @@ def main(path: Path) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     run = json.loads(path.read_text())
     overrides = {**flat(preset(run["algorithm"], run["preset"])), **run["settings"]}
+    overrides |= {"log.dashboard": False}
     config = resolve(run["env"], [run["algorithm"]], overrides=overrides)
     place = Place(links=[ShardLink(listen, connect) for listen, connect in run["links"]])
     try:

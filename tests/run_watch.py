@@ -17,7 +17,7 @@ from typing import Any
 from repertory.closing import Closing
 from repertory.control import Control, ControlUnavailable, Entry, Member
 from repertory.errors import UsageError
-from services.topology import control_of
+from services.run_control import control_of
 
 LOOK_SECONDS = 0.05
 

@@ -106,7 +106,7 @@ def release(
 
 def _tell(run: Path, command: str, **arguments: object) -> None:
     """Waits for the answer of the run."""
-    from services.topology import steering
+    from services.run_control import steering
 
     with steering(run) as control:
         control.await_reply(control.send(command, **arguments), timeout_seconds=30.0)

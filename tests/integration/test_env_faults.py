@@ -10,7 +10,7 @@ import pytest
 from distributed_runs import Train, command, log_of
 from faulty_envs import LENGTH
 
-from services.topology import control_of
+from services.run_control import control_of
 
 pytestmark = pytest.mark.timeout(1200)
 

@@ -12,7 +12,7 @@ import pytest
 from distributed_runs import Train
 
 from repertory.errors import RepertoryError
-from services.topology import control_of
+from services.run_control import control_of
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -1,0 +1,111 @@
+"""What browsers load: the page, its files, and the way in."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib.resources
+from functools import cache
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+
+from services.dashboard.sessions import COOKIE_SECONDS
+from services.dashboard.site import Site
+
+STATIC = Path(__file__).parent / "static"
+MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+REVALIDATE = {"cache-control": "no-cache"}  # asked for again each time, answered by "not modified"
+
+
+async def index(request: Request) -> Response:
+    return FileResponse(STATIC / "index.html", headers=REVALIDATE)
+
+
+async def login_page(request: Request) -> Response:
+    return FileResponse(STATIC / "login.html", headers=REVALIDATE)
+
+
+async def log_in(request: Request) -> Response:
+    """By the token itself, from the form."""
+    site: Site = request.app.state.site
+    form = parse_qs((await request.body()).decode(errors="replace"), max_num_fields=10)
+    if not site.sessions.knows(form.get("token", [""])[0].strip()):
+        return RedirectResponse("/login?error=1", 303)
+    return _entered(site)
+
+
+async def enter(request: Request) -> Response:
+    """By a link that is good once."""
+    site: Site = request.app.state.site
+    if not site.sessions.redeem(request.query_params.get("code", "")):
+        return RedirectResponse("/login?error=2", 303)
+    return _entered(site)
+
+
+def _entered(site: Site) -> Response:
+    response = RedirectResponse("/", 303)
+    response.set_cookie(
+        site.sessions.cookie_name,
+        site.sessions.cookie(),
+        max_age=COOKIE_SECONDS,
+        httponly=True,
+        samesite="strict",
+        secure=site.secure,
+    )
+    return response
+
+
+async def log_out(request: Request) -> Response:
+    site: Site = request.app.state.site
+    response = RedirectResponse("/login", 303)
+    response.delete_cookie(site.sessions.cookie_name, httponly=True, samesite="strict")
+    return response
+
+
+async def static(request: Request) -> Response:
+    path = _static_files().get(request.path_params["path"])
+    if path is None:
+        return PlainTextResponse("not found", 404)
+    media_type = MEDIA_TYPES.get(path.suffix, "application/octet-stream")
+    return FileResponse(path, headers=REVALIDATE, media_type=media_type)
+
+
+@cache
+def _static_files() -> dict[str, Path]:
+    """By their path below the folder: nothing else can be asked for."""
+    return {
+        path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*") if path.is_file()
+    }
+
+
+async def plotly(request: Request) -> Response:
+    """From its own package, and small enough for a slow tunnel."""
+    content, tag = await anyio.to_thread.run_sync(_plotly)
+    headers = {"etag": tag, "vary": "accept-encoding", **REVALIDATE}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["content-encoding"] = "gzip"
+    else:
+        content = gzip.decompress(content)
+    return Response(content, headers=headers, media_type=MEDIA_TYPES[".js"])
+
+
+@cache
+def _plotly() -> tuple[bytes, str]:
+    script = importlib.resources.files("plotly") / "package_data" / "plotly.min.js"
+    content = gzip.compress(script.read_bytes(), compresslevel=5, mtime=0)
+    return content, f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+
+
+async def healthy(request: Request) -> Response:
+    return PlainTextResponse("ok")
