@@ -6,8 +6,8 @@ import ctypes.util
 import logging
 import os
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +30,7 @@ MAX_FRAMES = 3000
 
 def record(card: PolicyCard | Ensemble, path: Path, *, episodes: int, seed: int) -> list[float]:
     """Writes a .gif or .mp4 of whole episodes; returns their returns."""
-    if path.suffix not in (".gif", ".mp4"):
-        raise UsageError(f"cannot write {path}: its name should end in .gif or .mp4")
-    film = _film(card.build(), card.env_config, card.spec, episodes=episodes, seed=seed)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, film.frames, film.fps)
-    except OSError as error:
-        raise RepertoryError(f"cannot write {path}: {error.strerror or error}") from error
-    return film.returns
+    return _film(card.build(), card.env_config, card.spec, path, episodes=episodes, seed=seed)
 
 
 def filmed(policy: Acting, config: RunConfig, spec: EnvSpec, seed: int) -> bytes | None:
@@ -46,36 +38,101 @@ def filmed(policy: Acting, config: RunConfig, spec: EnvSpec, seed: int) -> bytes
     if not config.evaluation.video:
         return None
     try:
-        film = _film(policy, config.env, spec, episodes=1, seed=seed)
         with tempfile.TemporaryDirectory(prefix="repertory-video-") as folder:
             path = Path(folder) / "film.mp4"
-            _write(path, film.frames, film.fps)
+            _film(policy, config.env, spec, path, episodes=1, seed=seed)
             return path.read_bytes()
     except (RepertoryError, OSError) as error:
         logger.warning("no video: %s", error)
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Film:
-    frames: list[np.ndarray]  # [H, W, 3] each
-    fps: float
-    returns: list[float]
-
-
-def _film(policy: Acting, config: EnvConfig, spec: EnvSpec, *, episodes: int, seed: int) -> Film:
+def _film(
+    policy: Acting, config: EnvConfig, spec: EnvSpec, path: Path, *, episodes: int, seed: int
+) -> list[float]:
+    if path.suffix not in FILMS:
+        raise UsageError(f"cannot write {path}: its name should end in .gif or .mp4")
     prepare_rendering()
-    frames: list[np.ndarray] = []
-
-    def keep(env: Any) -> None:
-        frame = env.render()
-        if frame is not None and len(frames) < MAX_FRAMES:
-            frames.append(np.asarray(frame, np.uint8))
-
-    returns, fps = _play(policy, config, spec, "rgb_array", episodes, seed, keep)
-    if not frames:
+    film: Film = FILMS[path.suffix](path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        returns = _play(policy, config, spec, "rgb_array", episodes, seed, film.take)
+        film.close()
+    except OSError as error:
+        raise RepertoryError(f"cannot write {path}: {error.strerror or error}") from error
+    if not film.frames:
         raise RepertoryError(f"{spec.env_id} rendered no frame: it has no rgb_array mode")
-    return Film(frames, fps, returns)
+    return returns
+
+
+class Film(ABC):
+    """What an environment draws, as a file; `MAX_FRAMES` at most."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.frames = 0
+
+    def take(self, env: Any) -> None:
+        frame = env.render()
+        if frame is not None and self.frames < MAX_FRAMES:
+            fps = float(env.metadata.get("render_fps") or DEFAULT_FPS)
+            self._add(np.asarray(frame, np.uint8), fps)
+            self.frames += 1
+
+    @abstractmethod
+    def _add(self, frame: np.ndarray, fps: float) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class Gif(Film):
+    """Written whole: its colours are chosen for all frames together."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._kept: list[np.ndarray] = []
+        self._milliseconds = 0.0
+
+    def _add(self, frame: np.ndarray, fps: float) -> None:
+        # GIF players round delays below 20 ms: every other frame of a fast environment is shown.
+        stride = max(1, round(fps / 30))
+        self._milliseconds = 1000 * stride / fps
+        if self.frames % stride == 0:
+            self._kept.append(frame)
+
+    def close(self) -> None:
+        import imageio.v3 as iio  # only where one is made
+
+        if self._kept:
+            iio.imwrite(self._path, self._kept, duration=self._milliseconds, loop=0)
+
+
+class Mp4(Film):
+    """Frames go to the encoder one by one: an episode may have many, and each is large."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._encoder: Any = None
+
+    def _add(self, frame: np.ndarray, fps: float) -> None:
+        # H.264 wants even sides.
+        height, width = (side - side % 2 for side in frame.shape[:2])
+        if self._encoder is None:
+            import imageio_ffmpeg
+
+            self._encoder = imageio_ffmpeg.write_frames(
+                str(self._path), (width, height), fps=fps, codec="libx264", macro_block_size=2
+            )
+            self._encoder.send(None)
+        self._encoder.send(np.ascontiguousarray(frame[:height, :width]))
+
+    def close(self) -> None:
+        if self._encoder is not None:
+            self._encoder.close()
+
+
+FILMS: dict[str, type[Film]] = {".gif": Gif, ".mp4": Mp4}
 
 
 def show(card: PolicyCard | Ensemble, *, episodes: int, seed: int) -> list[float]:
@@ -83,7 +140,7 @@ def show(card: PolicyCard | Ensemble, *, episodes: int, seed: int) -> list[float
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         raise UsageError("--window needs a screen and there is none: use --gif FILE or --mp4 FILE")
     policy, config, spec = card.build(), card.env_config, card.spec
-    return _play(policy, config, spec, "human", episodes, seed, lambda env: None)[0]
+    return _play(policy, config, spec, "human", episodes, seed, lambda env: None)
 
 
 def _play(
@@ -94,7 +151,7 @@ def _play(
     episodes: int,
     seed: int,
     after: Callable[[Any], None],
-) -> tuple[list[float], float]:
+) -> list[float]:
     memory = PolicyMemory(policy)
     try:
         env = make_env(config, seed=seed, role="play", render_mode=render_mode)
@@ -104,7 +161,6 @@ def _play(
         raise _cannot_render(spec, error) from error
     returns = []
     try:
-        fps = float(env.metadata.get("render_fps") or DEFAULT_FPS)
         for _ in range(episodes):
             observation, _ = env.reset()
             memory.begin()
@@ -126,21 +182,7 @@ def _play(
         raise
     finally:
         env.close()
-    return returns, fps
-
-
-def _write(path: Path, frames: list[np.ndarray], fps: float) -> None:
-    import imageio.v3 as iio  # only where a video is made
-
-    if path.suffix == ".mp4":
-        # H.264 wants even sides; a macro block of 2 avoids rescaling the picture further.
-        height, width = (side - side % 2 for side in frames[0].shape[:2])
-        even = [frame[:height, :width] for frame in frames]
-        iio.imwrite(path, even, fps=fps, codec="libx264", macro_block_size=2, plugin="FFMPEG")
-        return
-    # GIF players round delays below 20 ms: show every other frame of a fast environment.
-    stride = max(1, round(fps / 30))
-    iio.imwrite(path, frames[::stride], duration=1000 * stride / fps, loop=0)
+    return returns
 
 
 def prepare_rendering() -> None:

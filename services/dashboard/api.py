@@ -64,6 +64,10 @@ class LogQuery(Query):
     limit: Annotated[int, Field(ge=1, le=10_000)] = 500
 
 
+class VideoQuery(Query):
+    made: Annotated[float, Field(ge=0)] | None = None  # when: another one has another address
+
+
 def runs(call: Call) -> RunList:
     return call.site.library.list()
 

@@ -169,9 +169,17 @@ def sentence(kind: str, details: Mapping[str, Any]) -> str:
         case "checkpoint_failed":
             return f"a checkpoint could not be written{at_step}"
         case "command":
-            words = [
-                str(value) for key, value in said.items() if key != "name" and value is not None
-            ]
-            return " ".join(["asked to", str(said.get("name")), *words])
+            return _asked(said)
     words = [f"{key} {value}" for key, value in said.items() if key != "said_by"]
     return " ".join([kind.replace("_", " "), *words])[:500]
+
+
+def _asked(said: Mapping[str, Any]) -> str:
+    policy = said.get("policy")
+    match said.get("name"):
+        case "scale":
+            return f"asked to scale to {said.get('actors')} actors"
+        case "limiter":
+            return f"asked for {said.get('updates_per_step')} updates per step of {policy}"
+        case name:
+            return f"asked to {name} {policy}" if policy else f"asked to {name}"

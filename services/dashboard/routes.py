@@ -43,7 +43,8 @@ ENDPOINTS = (
              query=api.EventsQuery),
     Endpoint("GET", RUN + "/logs/{process}", api.log, s.Log, "The log of a process",
              query=api.LogQuery),
-    Endpoint("GET", RUN + "/videos/{file}", api.video, "video/mp4", "A video of a policy"),
+    Endpoint("GET", RUN + "/videos/{file}", api.video, "video/mp4", "A video of a policy",
+             query=api.VideoQuery),
     Endpoint("POST", RUN + "/commands", api.command, s.Obeyed, "Steer it", body=s.Order),
 )  # fmt: skip
 

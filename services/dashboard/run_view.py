@@ -271,20 +271,28 @@ class RunView:
 
     def _ratios(self, snapshot: Snapshot) -> list[LearnerRatio]:
         """Of off-policy learners: the others update once for each round of their own."""
-        steps = sum(rate for (name, fact), rate in snapshot.rates.items() if fact == "env_steps")
-        budget = self._update_factors(snapshot)
-        ratios = []
-        settings = {**self.settings.updates_per_step, **snapshot.desired.updates_per_step}
-        for name, target in settings.items():
-            updates = snapshot.rate(f"learner-{name}", "updates")
-            ratios.append(
-                LearnerRatio(
-                    learner=name,
-                    target=target * budget.get(name, 1.0),
-                    measured=None if updates is None or not steps else updates / steps,
-                )
+        factors, asked = self._update_factors(snapshot), snapshot.desired.updates_per_step
+        return [
+            LearnerRatio(
+                learner=name,
+                target=asked.get(name, setting) * factors.get(name, 1.0),
+                measured=self._measured_ratio(
+                    name, snapshot, changing=name in asked or factors.get(name, 1.0) != 1.0
+                ),
             )
-        return ratios
+            for name, setting in self.settings.updates_per_step.items()
+        ]
+
+    def _measured_ratio(self, learner: str, snapshot: Snapshot, *, changing: bool) -> float | None:
+        """Over the whole run; where the target changes, over the last seconds, which jump about."""
+        if changing:
+            speed = snapshot.rate(f"learner-{learner}", "updates")
+            steps = sum(rate for (_, fact), rate in snapshot.rates.items() if fact == "env_steps")
+            return speed / steps if speed is not None and steps > 0 else None
+        member = snapshot.members.get(f"learner-{learner}")
+        updates = None if member is None else member.facts.get("updates")
+        taken = snapshot.counters.get("env_steps", 0) - self.settings.learning_starts
+        return updates / taken if updates and taken > 0 else None
 
     def _update_factors(self, snapshot: Snapshot) -> dict[str, float]:
         """What the director gives each learner, as `Director.update_factors` has it."""

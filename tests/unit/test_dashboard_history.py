@@ -113,7 +113,7 @@ def test_events_are_said_in_words(tmp_path: Path) -> None:
     assert [event.text for event in found.newest(10)] == [
         "started",
         "worker-3 is started again: it died",
-        "asked to scale 4",
+        "asked to scale to 4 actors",
         "finished at step 12,000",
     ]
     assert [event.number for event in found.after(2, 10)] == [3, 4]
