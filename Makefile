@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-all chaos broken soak check format proto bench-setup bench-replay bench-actors bench-portfolio bench-learning clean
+.PHONY: setup browser screenshots demo test test-all chaos broken soak check format proto bench-setup bench-replay bench-actors bench-portfolio bench-learning clean
 
 setup: $(STAMP)
 
@@ -27,11 +27,19 @@ demo: $(STAMP)
 # Two workers, one torch thread each: the suite is made for two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist load --maxschedchunk 1
 
-test: $(STAMP)
+test: $(STAMP) browser
 	$(PYTEST) -m "not slow"
 
-test-all: $(STAMP)
+test-all: $(STAMP) browser
 	$(PYTEST)
+
+# A Chromium for the tests of the dashboard, where there is none and it can be installed.
+browser: $(STAMP)
+	$(BIN)/python tests/browser_setup.py
+
+# Pictures of the dashboard's pages over a real run, for the docs.
+screenshots: $(STAMP) browser
+	$(BIN)/python tests/dashboard_screenshots.py $(ARGS)
 
 # Kills and cuts while a run trains: DQN, then PPO. For example: make chaos ARGS="--seed 2"
 chaos: $(STAMP)

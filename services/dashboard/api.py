@@ -83,65 +83,55 @@ def compare(call: Call) -> Comparison:
 
 
 def overview(call: Call) -> Overview:
-    found: Overview = call.run.overview(read_only=call.site.library.read_only)
-    return found
+    return call.view.overview(read_only=call.site.library.read_only)
 
 
 def metric_names(call: Call) -> MetricNames:
-    found: MetricNames = call.run.metric_names()
-    return found
+    return call.view.metric_names()
 
 
 def series(call: Call) -> SeriesSet:
     query: SeriesQuery = call.query
-    found: SeriesSet = call.run.series(query.names, query.points, query.axis)
-    return found
+    return call.view.series(query.names, query.points, query.axis)
 
 
 def evaluations(call: Call) -> Evaluations:
-    found: Evaluations = call.run.evaluations(call.query.axis)
-    return found
+    return call.view.evaluations(call.query.axis)
 
 
 def learners(call: Call) -> Learners:
-    found: Learners = call.run.learners()
-    return found
+    return call.view.learners()
 
 
 def director(call: Call) -> DirectorView:
-    found: DirectorView = call.run.director()
-    return found
+    return call.view.director()
 
 
 def replay(call: Call) -> ReplayView:
-    found: ReplayView = call.run.replay()
-    return found
+    return call.view.replay()
 
 
 def processes(call: Call) -> Processes:
-    found: Processes = call.run.processes()
-    return found
+    return call.view.processes()
 
 
 def system(call: Call) -> SystemView:
-    found: SystemView = call.run.system()
-    return found
+    return call.view.system()
 
 
 def events(call: Call) -> Events:
-    found: Events = call.run.events(call.query.after, call.query.limit)
-    return found
+    return call.view.events(call.query.after, call.query.limit)
 
 
 def log(call: Call) -> Log:
-    found: Log | None = call.run.log(call.path["process"], call.query.limit)
+    found = call.view.log(call.path["process"], call.query.limit)
     if found is None:
         raise Refused(404, "there is no log of such a process")
     return found
 
 
 def video(call: Call) -> FileResponse:
-    path = call.run.video(call.path["file"])
+    path = call.view.video(call.path["file"])
     if path is None or path.suffix not in VIDEO_TYPES:
         raise Refused(404, "there is no such video")
     return FileResponse(path, media_type=VIDEO_TYPES[path.suffix])
@@ -153,5 +143,5 @@ def command(call: Call) -> Obeyed:
     if call.site.library.read_only:
         raise Refused(403, "this dashboard is read-only: start it without --read-only")
     arguments = order.model_dump(exclude={"name"}, exclude_none=True)
-    logger.info("%s: %s %s", call.run.id, order.name, arguments)
-    return Obeyed(name=order.name, result=call.run.obey(order.name, arguments, ORDER_SECONDS))
+    logger.info("%s: %s %s", call.view.id, order.name, arguments)
+    return Obeyed(name=order.name, result=call.view.obey(order.name, arguments, ORDER_SECONDS))

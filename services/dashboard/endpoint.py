@@ -40,10 +40,15 @@ class Call:
     """What a handler gets: everything that was asked, looked up and checked."""
 
     site: Site
-    run: Any  # a RunView, where the path names a run
+    run: RunView | None  # where the path names one
     path: dict[str, str]
     query: Any  # of the endpoint's model
     body: Any
+
+    @property
+    def view(self) -> RunView:
+        assert self.run is not None, "the path of this address names no run"
+        return self.run
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ async def log_in(request: Request) -> Response:
     site: Site = request.app.state.site
     form = parse_qs((await request.body()).decode(errors="replace"), max_num_fields=10)
     if not site.sessions.knows(form.get("token", [""])[0].strip()):
-        return RedirectResponse("/login?error=1", 303)
+        return RedirectResponse("/login?error=1#wrong", 303)
     return _entered(site)
 
 

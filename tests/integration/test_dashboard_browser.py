@@ -239,6 +239,7 @@ def test_runs_are_compared(page: Page, tmp_path: Path) -> None:
         )
     with DashboardProcess(tmp_path) as dashboard:
         page.goto(dashboard.link)
+        expect(page.get_by_test_id("run-row")).to_have_count(2)
         for box in page.get_by_test_id("choose").all():
             box.check()
         page.get_by_test_id("compare").click()
