@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup browser screenshots demo test test-all chaos broken soak check format proto bench-setup bench-replay bench-actors bench-portfolio bench-learning clean
+.PHONY: setup browser screenshots demo test test-all chaos broken soak check format proto bench-setup bench-replay bench-actors bench-portfolio bench-learning bench-dashboard clean
 
 setup: $(STAMP)
 
@@ -85,6 +85,10 @@ bench-replay: bench-setup
 # 32 actors on an environment that sleeps, then 8, then 32 again.
 bench-actors: $(STAMP)
 	$(BIN)/python -m benchmarks.actor_scaling $(ARGS)
+
+# How long a large run takes to open, and what the dashboard costs while 32 actors are watched.
+bench-dashboard: $(STAMP) browser
+	$(BIN)/python -m benchmarks.dashboard $(ARGS)
 
 # Every algorithm on what it should learn, over seeds. For example: make bench-learning ARGS="--only c51"
 bench-learning: $(STAMP)

@@ -265,3 +265,16 @@ def test_a_narrow_screen_scrolls_only_downwards(
             width = page.evaluate("document.documentElement.scrollWidth")
             assert width <= 360, (place, width)
         context.close()
+
+
+def test_options_in_force_are_shown_over_time(page: Page, tmp_path: Path) -> None:
+    rows = [
+        {"step": step, "learner/option_share_1": 0.25, "learner/option_share_2": 0.75}
+        for step in range(0, 1000, 100)
+    ]
+    make_run(tmp_path / "run", learners={"option_critic": "option_critic"}, rows=rows)
+    with DashboardProcess(tmp_path) as dashboard:
+        page.goto(dashboard.link)
+        page.goto(f"{dashboard.address}/runs/run/learners")
+        expect(page.get_by_role("heading", name="Options in force")).to_be_visible()
+        await_points(page, "chart-options of option_critic", 19)

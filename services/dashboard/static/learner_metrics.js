@@ -11,12 +11,15 @@ const GROUPS = [
   ["Pace", /waiting|per_second|staleness|(^|_)lag(_|$)|dropped|seconds|skipped/],
 ];
 const OTHER = "Other";
+const OPTIONS = "Options in force";
+const OPTION_SHARE = /^option_share_(\d+)$/;
 const SHARES = /share$|fraction$/;
 
 /**
  * learners: [{ name, metrics }] as the server has them.
- * Returns [{ group, kinds: [{ kind, isShare, isLoss, lines: [{ metric, learner }] }] }]: one kind is one
- * chart, with a line for each learner that has it.
+ * Returns [{ group, kinds: [{ kind, isShare, isLoss, isWhole, lines: [{ metric, learner, option? }] }] }]: one
+ * kind is one chart, with a line for each learner that has it. The options of a learner are parts of a whole, in
+ * a chart of its own.
  */
 export function groupMetrics(learners) {
   const byKind = new Map();
@@ -24,14 +27,18 @@ export function groupMetrics(learners) {
     for (const metric of metrics) {
       const kind = kindOf(metric, name);
       if (kind === "updates") continue; // a count: the cards have it
-      if (!byKind.has(kind)) byKind.set(kind, []);
-      byKind.get(kind).push({ metric, learner: name });
+      const option = OPTION_SHARE.exec(kind)?.[1];
+      const chart = option ? `options of ${name}` : kind;
+      if (!byKind.has(chart)) byKind.set(chart, []);
+      byKind.get(chart).push({ metric, learner: name, option: option && Number(option) });
     }
   }
-  const order = [...GROUPS.map(([group]) => group), OTHER];
+  const order = [OPTIONS, ...GROUPS.map(([group]) => group), OTHER];
   const groups = new Map(order.map((group) => [group, []]));
   for (const [kind, lines] of byKind) {
-    groups.get(groupOf(kind)).push({ kind, isShare: SHARES.test(kind), isLoss: kind.includes("loss"), lines });
+    const isWhole = lines.some((line) => line.option);
+    const group = isWhole ? OPTIONS : groupOf(kind);
+    groups.get(group).push({ kind, isShare: SHARES.test(kind), isLoss: kind.includes("loss"), isWhole, lines });
   }
   return [...groups].filter(([, kinds]) => kinds.length).map(
     ([group, kinds]) => ({ group, kinds: kinds.sort(byRelevance) }),

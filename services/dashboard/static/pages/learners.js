@@ -125,14 +125,19 @@ function chartSections(root, { feed, placeOf }) {
           ),
         );
       }
-      for (const { kind, isShare, isLoss, lines } of kinds) {
-        const drawn = lines.map(({ metric, learner }) => ({ metric, label: learner, place: placeOf(learner) }));
+      for (const { kind, isShare, isLoss, isWhole, lines } of kinds) {
+        const drawn = lines.map(({ metric, learner, option }) => (
+          option
+            ? { metric, label: `option ${option}`, place: option - 1 }
+            : { metric, label: learner, place: placeOf(learner) }
+        ));
         if (charts.has(kind)) charts.get(kind).setLines(drawn);
         else {
           const chart = feed.chart({
             key: kind,
             title: titleOf(kind),
             percent: isShare,
+            stacked: isWhole,
             logSwitch: isLoss,
             lines: drawn,
           });
