@@ -28,7 +28,7 @@ def director_of(
         )
     member = snapshot.members.get("director")
     report: Mapping[str, Any] | None = None if member is None else member.facts.get("director")
-    newest = [DecisionLine(**_fields(line)) for line in events.decisions[:SHOWN]]
+    newest = events.decisions[:SHOWN]
     if report is None:
         return _as_recorded(settings, history, newest)
     return DirectorView(
@@ -89,7 +89,3 @@ def _as_recorded(
         ],
         newest=newest,
     )
-
-
-def _fields(line: Any) -> dict[str, Any]:
-    return {name: getattr(line, name) for name in line.__slots__}

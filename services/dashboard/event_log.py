@@ -8,17 +8,15 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from services.dashboard.json_lines import parsed
+from services.dashboard.schemas import DecisionLine, Event, Level
 from services.dashboard.tail import Tail
 
 EVENTS_KEPT = 20_000
 DECISIONS_KEPT = 200
-
-Level = Literal["plain", "good", "warning", "bad"]
 
 LEVELS: Mapping[str, Level] = {
     "finished": "good",
@@ -31,30 +29,6 @@ LEVELS: Mapping[str, Level] = {
     "failed": "bad",
 }
 FAULTS = ("restarting", "update_skipped", "checkpoint_failed", "failed")
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    number: int
-    at: float
-    kind: str
-    level: Level
-    text: str
-    details: Mapping[str, Any]
-
-
-@dataclass(slots=True)
-class DecisionLine:
-    """One choice of the director, and what came of it."""
-
-    at: float
-    actor: str
-    number: int
-    policy: str
-    reason: str
-    probability: float | None
-    episode_return: float | None = None
-    length: int | None = None
 
 
 class EventLog:
@@ -112,7 +86,10 @@ class EventLog:
         self.count += 1
         self.kinds[kind] += 1
         level = LEVELS.get(kind, "plain")
-        event = Event(self.count, at, kind, level, sentence(kind, details), details)
+        text = sentence(kind, details)
+        event = Event(
+            number=self.count, at=at, kind=kind, level=level, text=text, details=dict(details)
+        )
         self._events.append(event)
         if kind in ("started", "resumed"):
             self.started_at = self.started_at or at
@@ -125,7 +102,12 @@ class EventLog:
     def _take_decisions(self, at: float, details: Mapping[str, Any]) -> None:
         for number, policy, reason, probability in details.get("decisions", ()):
             self._decisions[number] = DecisionLine(
-                at, str(details.get("actor")), number, policy, reason, probability
+                at=at,
+                actor=str(details.get("actor")),
+                number=number,
+                policy=policy,
+                reason=reason,
+                probability=probability,
             )
         while len(self._decisions) > DECISIONS_KEPT:
             del self._decisions[next(iter(self._decisions))]
@@ -134,8 +116,10 @@ class EventLog:
         for number, _, _, episode_return, length in details.get("outcomes", ()):
             line = self._decisions.get(number)
             if line is not None:
-                line.episode_return = episode_return if math.isfinite(episode_return) else None
-                line.length = length
+                ended = episode_return if math.isfinite(episode_return) else None
+                self._decisions[number] = line.model_copy(
+                    update={"episode_return": ended, "length": length}
+                )
 
 
 def sentence(kind: str, details: Mapping[str, Any]) -> str:

@@ -11,18 +11,17 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from services.dashboard.json_lines import parsed
+from services.dashboard.schemas import Axis
 from services.dashboard.tail import Tail
 from services.dashboard.thinning import thinned
 
 ROWS_KEPT = 1000  # whole, for those who watch
 ELAPSED = "time/time_elapsed"
-
-Axis = Literal["steps", "time"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,37 +61,21 @@ def holdups(facts: Facts) -> list[Holdup]:
 
 
 def _trouble(facts: Facts) -> list[Holdup]:
-    found = []
-    for name, reason in facts.pending.items():
-        found.append(Holdup(level="warning", text=f"{name} has not begun: {reason}.", remedy=None))
+    def warning(text: str, remedy: str | None = None) -> Holdup:
+        return Holdup(level="warning", text=text, remedy=remedy)
+
+    found = [warning(f"{name} has not begun: {why}.") for name, why in facts.pending.items()]
     if facts.silent:
-        found.append(
-            Holdup(
-                level="warning",
-                text=f"Not heard of for {SILENT_SECONDS:g} s: {_listed(facts.silent)}.",
-                remedy="It is started again by itself; its log may say more.",
-            )
-        )
+        text = f"Not heard of for {SILENT_SECONDS:g} s: {_listed(facts.silent)}."
+        found.append(warning(text, "It is started again by itself; its log may say more."))
     if facts.workers == 0 and facts.env_steps > 0:
-        found.append(
-            Holdup(level="warning", text="Nobody acts: there are no actors.", remedy="Scale up.")
-        )
+        found.append(warning("Nobody acts: there are no actors.", "Scale up."))
     if facts.skipped_updates:
-        found.append(
-            Holdup(
-                level="warning",
-                text=f"{facts.skipped_updates} updates in a row were not finite and were skipped.",
-                remedy="Lower learner.lr or set learner.max_grad_norm.",
-            )
-        )
+        text = f"{facts.skipped_updates} updates in a row were not finite and were skipped."
+        found.append(warning(text, "Lower learner.lr or set learner.max_grad_norm."))
     if facts.lag_seconds is not None and facts.lag_seconds > LAG_SECONDS:
-        found.append(
-            Holdup(
-                level="warning",
-                text=f"Actors use weights that are {facts.lag_seconds:.0f} s behind the learner's.",
-                remedy="Look whether the machine or the network is overloaded.",
-            )
-        )
+        text = f"Actors use weights that are {facts.lag_seconds:.0f} s behind the learner's."
+        found.append(warning(text, "Look whether the machine or the network is overloaded."))
     return found
 
 

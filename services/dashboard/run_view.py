@@ -15,15 +15,15 @@ import numpy as np
 from services.dashboard.control_snapshot import ControlReader, Snapshot
 from services.dashboard.director_view import director_of
 from services.dashboard.event_log import EventLog
-from services.dashboard.history import Axis, MetricHistory, Row
+from services.dashboard.history import MetricHistory, Row
 from services.dashboard.holdups import SILENT_SECONDS, Facts, holdups
 from services.dashboard.process_view import learners_of, processes_of
 from services.dashboard.replay_view import held_inserts, replay_of
 from services.dashboard.run_settings import RunSettings
 from services.dashboard.schemas import (
+    Axis,
     DirectorView,
     Evaluations,
-    Event,
     Events,
     Holdup,
     LearnerRatio,
@@ -150,20 +150,7 @@ class RunView:
             log = self.events_log
             found = log.newest(limit) if after is None else log.after(after, limit)
             last = found[-1].number if found else min(after or 0, log.count)
-        return Events(
-            events=[
-                Event(
-                    number=one.number,
-                    at=one.at,
-                    kind=one.kind,
-                    level=one.level,
-                    text=one.text,
-                    details=dict(one.details),
-                )
-                for one in found
-            ],
-            last=last,
-        )
+        return Events(events=found, last=last)
 
     def log(self, process: str, limit: int) -> Log | None:
         """None: there is no such process."""

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel
 
 State = Literal["running", "paused", "finished", "stopped", "failed", "lost"]
 Axis = Literal["steps", "time"]
+Level = Literal["plain", "good", "warning", "bad"]
 
 
 class Model(BaseModel):
@@ -173,8 +174,8 @@ class DecisionLine(Model):
     policy: str
     reason: str
     probability: float | None
-    episode_return: float | None  # None: not ended yet, or not known
-    length: int | None
+    episode_return: float | None = None  # None: not ended yet, or not known
+    length: int | None = None
 
 
 class DirectorView(Model):
@@ -326,7 +327,7 @@ class Event(Model):
     number: int  # the line in the record: ask for those after it
     at: float
     kind: str
-    level: Literal["plain", "good", "warning", "bad"]
+    level: Level
     text: str
     details: dict[str, Any]
 
