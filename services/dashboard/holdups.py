@@ -73,7 +73,9 @@ def _trouble(facts: Facts) -> list[Holdup]:
     if facts.skipped_updates:
         text = f"{facts.skipped_updates} updates in a row were not finite and were skipped."
         found.append(warning(text, "Lower learner.lr or set learner.max_grad_norm."))
-    if facts.lag_seconds is not None and facts.lag_seconds > LAG_SECONDS:
+    # Who is held by the limiter has no use for newer ones meanwhile.
+    lagging = facts.lag_seconds is not None and facts.lag_seconds > LAG_SECONDS
+    if lagging and not facts.held_inserts:
         text = f"Actors use weights that are {facts.lag_seconds:.0f} s behind the learner's."
         found.append(warning(text, "Look whether the machine or the network is overloaded."))
     return found

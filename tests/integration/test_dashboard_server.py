@@ -30,7 +30,7 @@ def test_schemathesis_finds_nothing(runs: Path) -> None:
                 f"{dashboard.address}/api/openapi.json",
                 "--header",
                 f"Authorization: Bearer {dashboard.token}",
-                "--max-examples=25",
+                "--max-examples=10",
                 "--seed=1",
                 "--workers=1",
                 "--generation-database=none",
