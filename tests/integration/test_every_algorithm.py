@@ -42,7 +42,8 @@ def test_it_trains_over_processes(train: Train, algorithm: str) -> None:
     )  # fmt: skip
     train.finish()
     run = RunDirectory.open(train.run_dir)
-    assert run.read_metrics()[-1]["learner/updates"] > 0
+    rows = [row for row in run.read_metrics() if "learner/updates" in row]
+    assert rows[-1]["learner/updates"] > 0
     assert len(run.read_evaluations()) >= 2
     assert train.events("restarting") == []
     load_policy(train.run_dir)
