@@ -67,7 +67,11 @@ class EventLog:
     def faults(self) -> int:
         return sum(self.kinds[kind] for kind in FAULTS)
 
-    def _take(self, line: bytes) -> None:
+    def _take(self, lines: list[bytes]) -> None:
+        for line in lines:
+            self._take_line(line)
+
+    def _take_line(self, line: bytes) -> None:
         details = parsed(line)
         if details is None:
             return

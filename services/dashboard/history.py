@@ -6,6 +6,7 @@ A run may write for days: the file is read once, and after that only what has be
 from __future__ import annotations
 
 import math
+import os
 from array import array
 from collections import deque
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from services.dashboard.schemas import Axis
 from services.dashboard.tail import Tail
 from services.dashboard.thinning import thinned
 
+GLANCE_BYTES = 64 << 10
 ROWS_KEPT = 1000  # whole, for those who watch
 ELAPSED = "time/time_elapsed"
 
@@ -105,25 +107,70 @@ class MetricHistory:
     def read_on(self) -> None:
         self._tail.read_on()
 
-    def _take(self, line: bytes) -> None:
+    def _take(self, lines: list[bytes]) -> None:
+        """Rows of the same metrics that follow each other go into the columns together."""
+        block: list[Row] = []
+        for line in lines:
+            row = self._row(line)
+            if row is None:
+                continue
+            if block and row.values.keys() != block[0].values.keys():
+                self._add(block)
+                block = []
+            block.append(row)
+        if block:
+            self._add(block)
+
+    def _row(self, line: bytes) -> Row | None:
+        """None: torn by a crash; the next lines are whole again."""
         values = parsed(line)
         if values is None or not isinstance(step := values.pop("step", None), int | float):
-            return  # torn by a crash: the next lines are whole again
+            return None
         elapsed = values.get(ELAPSED)
         if isinstance(elapsed, int | float):
             self._elapsed = max(self._elapsed, elapsed)
-        seconds = self._elapsed
-        columns = self._columns
-        for name, value in values.items():
-            column = columns.get(name)
-            if column is None:
-                column = columns[name] = Column(array("d"), array("d"), array("d"))
-            column.steps.append(step)
-            column.seconds.append(seconds)
-            column.values.append(value if isinstance(value, int | float) else math.nan)
         self.count += 1
         self.last_step = max(self.last_step, step)
-        self._recent.append(Row(self.count, step, seconds, values))
+        row = Row(self.count, step, self._elapsed, values)
+        self._recent.append(row)
+        return row
+
+    def _add(self, rows: list[Row]) -> None:
+        """All with the same names, but perhaps in another order."""
+        steps = array("d", [row.step for row in rows])
+        seconds = array("d", [row.seconds for row in rows])
+        for name in rows[0].values:
+            column = self._columns.get(name)
+            if column is None:
+                column = self._columns[name] = Column(array("d"), array("d"), array("d"))
+            column.steps.extend(steps)
+            column.seconds.extend(seconds)
+            values = [row.values[name] for row in rows]
+            try:
+                column.values.extend(values)
+            except TypeError:  # what is no number is a gap
+                del column.values[len(column.steps) - len(rows) :]
+                column.values.extend(
+                    value if isinstance(value, int | float) else math.nan for value in values
+                )
+
+
+def newest_values(path: Path) -> dict[str, Any]:
+    """Of each metric in the last rows, and the highest step: a glance at the end of the file."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - GLANCE_BYTES))
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return {}
+    found: dict[str, Any] = {"step": 0}
+    for line in lines[:-1]:
+        row = parsed(line)
+        if row is not None and isinstance(step := row.pop("step", None), int | float):
+            found |= {name: _shown(value) for name, value in row.items()}
+            found["step"] = max(found["step"], step)
+    return found
 
 
 def _shown(value: Any) -> float | None:

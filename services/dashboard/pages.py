@@ -5,11 +5,14 @@ from __future__ import annotations
 import gzip
 import hashlib
 import importlib.resources
+import threading
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from urllib.parse import parse_qs
 
 import anyio.to_thread
+from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 
@@ -27,7 +30,17 @@ REVALIDATE = {"cache-control": "no-cache"}  # asked for again each time, answere
 
 
 async def index(request: Request) -> Response:
-    return FileResponse(STATIC / "index.html", headers=REVALIDATE)
+    """That of a run: it is read while the browser still loads what shows it."""
+    site: Site = request.app.state.site
+    run = request.path_params.get("run")
+    task = None if run is None else BackgroundTask(_look_up, site, run)
+    return FileResponse(STATIC / "index.html", headers=REVALIDATE, background=task)
+
+
+def _look_up(site: Site, run: str) -> None:
+    view = site.library.view(run)
+    if view is not None:
+        view.metric_names()
 
 
 async def login_page(request: Request) -> Response:
@@ -72,24 +85,42 @@ async def log_out(request: Request) -> Response:
 
 
 async def static(request: Request) -> Response:
-    path = _static_files().get(request.path_params["path"])
-    if path is None:
+    file = _static_files().get(request.path_params["path"])
+    if file is None:
         return PlainTextResponse("not found", 404)
-    media_type = MEDIA_TYPES.get(path.suffix, "application/octet-stream")
-    return FileResponse(path, headers=REVALIDATE, media_type=media_type)
+    headers = {"etag": file.tag, **REVALIDATE}
+    if request.headers.get("if-none-match") == file.tag:
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, headers=headers, media_type=file.media_type)
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFile:
+    content: bytes
+    tag: str
+    media_type: str
 
 
 @cache
-def _static_files() -> dict[str, Path]:
-    """By their path below the folder: nothing else can be asked for."""
-    return {
-        path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*") if path.is_file()
-    }
+def _static_files() -> dict[str, StaticFile]:
+    """By their path below the folder: nothing else can be asked for. Small, so kept in memory."""
+    found = {}
+    for path in STATIC.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            media_type = MEDIA_TYPES.get(path.suffix, "application/octet-stream")
+            name = path.relative_to(STATIC).as_posix()
+            found[name] = StaticFile(content, _tag(content), media_type)
+    return found
+
+
+def _tag(content: bytes) -> str:
+    return f'"{hashlib.sha256(content).hexdigest()[:16]}"'
 
 
 async def plotly(request: Request) -> Response:
     """From its own package, and small enough for a slow tunnel."""
-    content, tag = await anyio.to_thread.run_sync(_plotly)
+    content, tag = await anyio.to_thread.run_sync(plotly_script)
     headers = {"etag": tag, "vary": "accept-encoding", **REVALIDATE}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
@@ -100,11 +131,20 @@ async def plotly(request: Request) -> Response:
     return Response(content, headers=headers, media_type=MEDIA_TYPES[".js"])
 
 
+_compressing = threading.Lock()
+
+
+def plotly_script() -> tuple[bytes, str]:
+    """Compressed, and its tag; made once."""
+    with _compressing:
+        return _plotly()
+
+
 @cache
 def _plotly() -> tuple[bytes, str]:
     script = importlib.resources.files("plotly") / "package_data" / "plotly.min.js"
     content = gzip.compress(script.read_bytes(), compresslevel=5, mtime=0)
-    return content, f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    return content, _tag(content)
 
 
 async def healthy(request: Request) -> Response:

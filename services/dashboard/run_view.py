@@ -15,7 +15,7 @@ import numpy as np
 from services.dashboard.control_snapshot import ControlReader, Snapshot
 from services.dashboard.director_view import director_of
 from services.dashboard.event_log import EventLog
-from services.dashboard.history import MetricHistory, Row
+from services.dashboard.history import MetricHistory, Row, newest_values
 from services.dashboard.holdups import SILENT_SECONDS, Facts, holdups
 from services.dashboard.process_view import learners_of, processes_of
 from services.dashboard.replay_view import held_inserts, replay_of
@@ -44,6 +44,7 @@ from services.dashboard.writer_lock import is_locked
 from services.run_control import CONTROL_FOLDER
 from services.run_directory import read_evaluations
 
+RETURN = "rollout/ep_rew_mean"
 HEARD_SECONDS = 120.0  # where nobody can tell whether it is alive: so young is alive
 
 
@@ -69,13 +70,26 @@ class RunView:
         """Reads on; under the lock of whoever asks."""
         self.history.read_on()
         self.events_log.read_on()
+        return self._snapshot()
+
+    def _snapshot(self) -> Snapshot:
         return self._control.snapshot() if self.distributed else Snapshot(at=0.0)
 
     # What the pages show
 
     def summary(self, *, read_only: bool) -> RunSummary:
+        """For a list of many: a run that nobody has opened is only glanced at."""
         with self._lock:
-            return self._summary(self.refresh(), read_only=read_only)
+            if self.history.count:
+                return self._summary(self.refresh(), read_only=read_only)
+            self.events_log.read_on()
+            newest = newest_values(self.path / "metrics.jsonl")
+            return self._summary(
+                self._snapshot(),
+                read_only=read_only,
+                last_step=newest.get("step", 0),
+                mean_return=newest.get(RETURN),
+            )
 
     def overview(self, *, read_only: bool) -> Overview:
         with self._lock:
@@ -179,9 +193,19 @@ class RunView:
 
     # How they are made
 
-    def _summary(self, snapshot: Snapshot, *, read_only: bool) -> RunSummary:
+    def _summary(
+        self,
+        snapshot: Snapshot,
+        *,
+        read_only: bool,
+        last_step: float | None = None,
+        mean_return: float | None = None,
+    ) -> RunSummary:
+        """By default with what the whole history ends with."""
+        if last_step is None:
+            last_step, mean_return = self.history.last_step, self.history.newest(RETURN)
         means = [float(np.mean(returns)) for returns in self.evaluated().get("", {}).values()]
-        env_steps = max(int(self.history.last_step), snapshot.counters.get("env_steps", 0))
+        env_steps = max(int(last_step), snapshot.counters.get("env_steps", 0))
         end = self.events_log.end
         if end is not None and isinstance(end.details.get("env_steps"), int):
             env_steps = max(env_steps, end.details["env_steps"])
@@ -196,7 +220,7 @@ class RunView:
             steerable=snapshot.reachable and not read_only,
             env_steps=env_steps,
             total_steps=self.settings.steps,
-            mean_return=self.history.newest("rollout/ep_rew_mean"),
+            mean_return=mean_return,
             evaluation=means[-1] if means else None,
             best_evaluation=max(means, default=None),
             started_at=self.events_log.started_at,

@@ -14,6 +14,7 @@ from pathlib import Path
 import uvicorn
 
 from repertory.errors import UsageError
+from services.dashboard import pages
 from services.dashboard.library import RunLibrary
 from services.dashboard.routes import make_app
 from services.dashboard.sessions import Sessions, token_in
@@ -102,6 +103,8 @@ class Dashboard:
         if self._config.exit_with_parent:
             watch = threading.Thread(target=self._watch_parent, args=[os.getppid()], daemon=True)
             watch.start()
+        # Compressing it takes a moment, which the first page would have to wait for.
+        threading.Thread(target=pages.plotly_script, name="plotly", daemon=True).start()
         try:
             with stop_on_signals(lambda name: self.stop()):
                 on_ready()  # connections are taken from here on, and answered in a moment

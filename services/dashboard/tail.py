@@ -16,7 +16,9 @@ CHUNK_BYTES = 8 << 20
 class Tail:
     """One thread at a time uses it."""
 
-    def __init__(self, path: Path, *, take: Callable[[bytes], None], forget: Callable[[], None]):
+    def __init__(
+        self, path: Path, *, take: Callable[[list[bytes]], None], forget: Callable[[], None]
+    ) -> None:
         self._path = path
         self._take = take
         self._forget = forget
@@ -39,8 +41,7 @@ class Tail:
             rest = b""
             while chunk := file.read(CHUNK_BYTES):
                 *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    self._take(line)
+                self._take(lines)
             self._offset = file.tell() - len(rest)
 
     def _start_over(self, identity: tuple[int, int] | None) -> None:

@@ -3,6 +3,7 @@
 import { emptyState, fill } from "./dom.js";
 import { showConnection } from "./connection.js";
 import { setMasthead } from "./masthead.js";
+import { loadPlotly } from "./plotting.js";
 import { Router } from "./router.js";
 import { RunFrame } from "./run_frame.js";
 import { startThemeSwitch } from "./theme.js";
@@ -69,3 +70,6 @@ const router = new Router([
   [/^\/runs\/([^/]+)(?:\/([^/]+))?\/?$/, showRun],
   [/^\/(?!static\/|api\/|login|logout)/, showNothing],
 ]);
+
+// Whoever reads the list will open a run: by then it shall be there.
+addEventListener("load", () => setTimeout(() => loadPlotly().catch(() => {}), 500));

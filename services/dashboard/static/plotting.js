@@ -1,23 +1,24 @@
-// plotly.js: fetched when the first chart comes into sight, and what all charts have in common of it.
+// plotly.js: fetched once, when it is first needed, and what all charts have in common of it.
 
 import { cssColour, dashOf, lineColour, transparent } from "./palette.js";
 
 const SOURCE = "/static/plotly.min.js";
+const SCRIPT_ID = "plotly"; // early_plotly.js has begun to fetch it, where there will be charts
 
 let loading;
 
 /** The global `Plotly`, as a promise. */
 export function loadPlotly() {
   loading ??= new Promise((resolve, reject) => {
-    const script = document.createElement("script");
-    script.src = SOURCE;
-    script.defer = true;
-    script.onload = () => resolve(window.Plotly);
-    script.onerror = () => {
+    if (window.Plotly) return resolve(window.Plotly);
+    const script = document.getElementById(SCRIPT_ID) ?? Object.assign(document.createElement("script"), { id: SCRIPT_ID, src: SOURCE });
+    script.addEventListener("load", () => resolve(window.Plotly));
+    script.addEventListener("error", () => {
       loading = undefined; // so that the next chart tries again
+      script.remove();
       reject(new Error("plotly.js could not be fetched"));
-    };
-    document.head.append(script);
+    });
+    if (!script.isConnected) document.head.append(script);
   });
   return loading;
 }
