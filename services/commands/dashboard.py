@@ -28,7 +28,6 @@ def dashboard(
     tls_certificate: File = None,
     tls_key: File = None,
     insecure: bool = False,
-    exit_with_parent: bool = False,
     json_: Json = False,
 ) -> None:
     """Show and steer runs in a browser, while they go on and afterwards.
@@ -42,7 +41,6 @@ def dashboard(
         tls_certificate: Of this server.
         tls_key: The key of that certificate.
         insecure: Listen for others without TLS.
-        exit_with_parent: End when the parent process is gone.
         json_: Print one line of JSON when ready: address, link, token_file, pid.
     """
     import os
@@ -61,7 +59,6 @@ def dashboard(
         tls_key,
         insecure,
         read_only,
-        exit_with_parent,
     )
     server = Dashboard(config)
     document = {

@@ -27,7 +27,6 @@ class Facts:
     pending: Mapping[str, str] = field(default_factory=dict)  # processes that do not begin, and why
     lag_seconds: float | None = None
     skipped_updates: int = 0
-    steps_per_second: float | None = None
 
 
 def holdups(facts: Facts) -> list[Holdup]:

@@ -12,9 +12,14 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 import anyio.to_thread
-from starlette.background import BackgroundTask
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import (
+    FileResponse,
+    HTMLResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+)
 
 from services.dashboard.sessions import COOKIE_SECONDS
 from services.dashboard.site import Site
@@ -28,23 +33,25 @@ MEDIA_TYPES = {
 }
 REVALIDATE = {"cache-control": "no-cache"}  # asked for again each time, answered by "not modified"
 
+NO_ERROR = "<!-- what was wrong -->"
+ERROR = '<p id="wrong" class="wrong" role="alert" data-testid="login-error">{}</p>'
+LOGIN_ERRORS = {
+    "1": "That token is not the right one.",
+    "2": "That link is no longer good: each works once. Give the token, or print another.",
+}
+
 
 async def index(request: Request) -> Response:
-    """That of a run: it is read while the browser still loads what shows it."""
-    site: Site = request.app.state.site
-    run = request.path_params.get("run")
-    task = None if run is None else BackgroundTask(_look_up, site, run)
-    return FileResponse(STATIC / "index.html", headers=REVALIDATE, background=task)
-
-
-def _look_up(site: Site, run: str) -> None:
-    view = site.library.view(run)
-    if view is not None:
-        view.metric_names()
+    return FileResponse(STATIC / "index.html", headers=REVALIDATE)
 
 
 async def login_page(request: Request) -> Response:
-    return FileResponse(STATIC / "login.html", headers=REVALIDATE)
+    """With what was wrong, for browsers without JavaScript too."""
+    page = _static_files()["login.html"].content.decode()
+    words = LOGIN_ERRORS.get(request.query_params.get("error", ""))
+    if words is not None:
+        page = page.replace(NO_ERROR, ERROR.format(words))
+    return HTMLResponse(page, headers=REVALIDATE)
 
 
 async def log_in(request: Request) -> Response:
@@ -52,7 +59,7 @@ async def log_in(request: Request) -> Response:
     site: Site = request.app.state.site
     form = parse_qs((await request.body()).decode(errors="replace"), max_num_fields=10)
     if not site.sessions.knows(form.get("token", [""])[0].strip()):
-        return RedirectResponse("/login?error=1#wrong", 303)
+        return RedirectResponse("/login?error=1", 303)
     return _entered(site)
 
 

@@ -5,7 +5,7 @@ A run that goes on can also be asked directly (`log.prometheus`); this is for th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import anyio.to_thread
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -18,7 +18,9 @@ from services.dashboard.run_view import RunView
 from services.dashboard.schemas import Overview
 from services.dashboard.site import Site
 
-GAUGES = {
+Reading = Callable[[Overview], float | None]
+
+GAUGES: dict[str, tuple[str, Reading]] = {
     "env_steps": ("Environment steps over all actors.", lambda o: o.run.env_steps),
     "updates": ("Gradient updates of all learners.", lambda o: o.updates),
     "steps_per_second": ("Environment steps a second.", lambda o: o.steps_per_second),
@@ -49,10 +51,10 @@ class SiteCollector(Collector):
         yield _memory([view for view, _ in live])
 
 
-def _family(name: str, help_: str, live: list[tuple[RunView, Overview]], read: object) -> Metric:
+def _family(name: str, help_: str, live: list[tuple[RunView, Overview]], read: Reading) -> Metric:
     family = GaugeMetricFamily(name, help_, labels=["run", "env"])
     for view, overview in live:
-        value = read(overview)  # type: ignore[operator]
+        value = read(overview)
         if value is not None:
             family.add_metric([view.id, overview.run.env], float(value))
     return family

@@ -15,7 +15,7 @@ import yaml
 
 from repertory.errors import UsageError
 
-try:  # a hundred times as fast, where it was built
+try:  # many times as fast, where it was built
     from yaml import CSafeLoader as Loader
 except ImportError:
     from yaml import SafeLoader as Loader  # type: ignore[assignment]
@@ -30,7 +30,6 @@ class RunSettings:
     seed: int
     updates_per_step: Mapping[str, float]  # of off-policy learners
     learning_starts: int  # the latest
-    evaluation_every: int
     director: Mapping[str, Any]
 
     @property
@@ -57,7 +56,6 @@ class RunSettings:
                 learning_starts=max(
                     (int(one["learning_starts"]) for one in off_policy.values()), default=0
                 ),
-                evaluation_every=int(document["evaluation"]["every"]),
                 director=document.get("director") or {},
             )
         except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from services.dashboard.schemas import (
     Evaluations,
     Events,
     Holdup,
-    LearnerRatio,
     Learners,
     Log,
     MetricNames,
@@ -40,6 +40,7 @@ from services.dashboard.schemas import (
     SystemView,
 )
 from services.dashboard.system_view import log_names, read_log, system_of, videos_of
+from services.dashboard.update_ratios import ratios_of
 from services.dashboard.writer_lock import is_locked
 from services.run_control import CONTROL_FOLDER
 from services.run_directory import read_evaluations
@@ -238,7 +239,7 @@ class RunView:
         locked = is_locked(self.path / ".lock")
         if locked is None:
             heard = self._heard_at(snapshot)
-            locked = heard is not None and snapshot.at - heard < HEARD_SECONDS
+            locked = heard is not None and time.time() - heard < HEARD_SECONDS
         return "running" if locked else "lost"
 
     def _heard_at(self, snapshot: Snapshot) -> float | None:
@@ -257,13 +258,13 @@ class RunView:
         elapsed = history.newest("time/time_elapsed")
         left = run.total_steps - run.env_steps
         workers = snapshot.of_role("worker")
-        skipped = snapshot.counters.get("skipped_updates", 0)
+        broken_episodes = sum(one.facts.get("broken_episodes", 0) for one in workers.values())
         return Overview(
             run=run,
             updates=int(history.newest("learner/updates") or 0),
             steps_per_second=speed,
             updates_per_second=history.newest("time/updates_per_second") if going_on else None,
-            ratios=self._ratios(snapshot),
+            ratios=ratios_of(self.settings, snapshot),
             version_lag=history.newest("actors/version_lag") if going_on else None,
             lag_seconds=history.newest("actors/weights_lag_seconds") if going_on else None,
             elapsed_seconds=elapsed,
@@ -274,46 +275,10 @@ class RunView:
             actors=len(workers) if snapshot.reachable else None,
             wanted_actors=snapshot.desired.actors,
             restarts=log.kinds["restarting"],
-            faults=max(log.faults, log.kinds["restarting"] + skipped)
-            + snapshot.counters.get("broken_episodes", 0),
+            faults=log.faults + broken_episodes,
             holdups=self._holdups(run, snapshot),
             videos=videos_of(self.path / "videos"),
         )
-
-    def _ratios(self, snapshot: Snapshot) -> list[LearnerRatio]:
-        """Of off-policy learners: the others update once for each round of their own."""
-        factors, asked = self._update_factors(snapshot), snapshot.desired.updates_per_step
-        return [
-            LearnerRatio(
-                learner=name,
-                target=asked.get(name, setting) * factors.get(name, 1.0),
-                measured=self._measured_ratio(
-                    name, snapshot, changing=name in asked or factors.get(name, 1.0) != 1.0
-                ),
-            )
-            for name, setting in self.settings.updates_per_step.items()
-        ]
-
-    def _measured_ratio(self, learner: str, snapshot: Snapshot, *, changing: bool) -> float | None:
-        """Over the whole run; where the target changes, over the last seconds, which jump about."""
-        if changing:
-            speed = snapshot.rate(f"learner-{learner}", "updates")
-            steps = sum(rate for (_, fact), rate in snapshot.rates.items() if fact == "env_steps")
-            return speed / steps if speed is not None and steps > 0 else None
-        member = snapshot.members.get(f"learner-{learner}")
-        updates = None if member is None else member.facts.get("updates")
-        taken = snapshot.counters.get("env_steps", 0) - self.settings.learning_starts
-        return updates / taken if updates and taken > 0 else None
-
-    def _update_factors(self, snapshot: Snapshot) -> dict[str, float]:
-        """What the director gives each learner, as `Director.update_factors` has it."""
-        member = snapshot.members.get("director")
-        report = None if member is None else member.facts.get("director")
-        if report is None:
-            return {}
-        shared = self.settings.director.get("updates") == "shared"
-        count = 1 if shared else len(self.settings.learners)
-        return {name: count * share for name, share in report["update_shares"].items()}
 
     def _holdups(self, run: RunSummary, snapshot: Snapshot) -> list[Holdup]:
         learners = learners_of(self.settings, snapshot, self.history).learners

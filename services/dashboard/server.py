@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -17,19 +15,17 @@ from repertory.errors import UsageError
 from services.dashboard import pages
 from services.dashboard.library import RunLibrary
 from services.dashboard.routes import make_app
-from services.dashboard.sessions import Sessions, token_in
+from services.dashboard.sessions import Sessions
 from services.dashboard.site import Site
 from services.run_control import CONTROL_FOLDER
+from services.secret_file import secret_in
 from services.signals import stop_on_signals
-
-logger = logging.getLogger(__name__)
 
 TOKEN_FILE = "dashboard_token"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 FIRST_PORT = 8600  # the first free one from here on: a tunnel can stay as it is
 PORTS_TRIED = 50
 GOODBYE_SECONDS = 2
-PARENT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +38,6 @@ class DashboardConfig:
     tls_key: Path | None = None
     insecure: bool = False
     read_only: bool = False
-    exit_with_parent: bool = False
 
     def __post_init__(self) -> None:
         if not self.runs.is_dir():
@@ -73,10 +68,9 @@ class Dashboard:
         scheme = "http" if config.tls_certificate is None else "https"
         shown = f"[{config.host}]" if ":" in config.host else config.host
         self.address = f"{scheme}://{shown}:{port}"
-        self._config = config
         self._site = Site(
             RunLibrary(config.runs, read_only=config.read_only),
-            Sessions(_token(config.token_file)),
+            Sessions(secret_in(config.token_file)),
             secure=config.tls_certificate is not None,
         )
         app = make_app(self._site, {*LOOPBACK, shown.lower(), *map(str.lower, config.allow_hosts)})
@@ -100,9 +94,6 @@ class Dashboard:
         return f"{self.address}/enter?code={self._site.sessions.link_code()}"
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
-        if self._config.exit_with_parent:
-            watch = threading.Thread(target=self._watch_parent, args=[os.getppid()], daemon=True)
-            watch.start()
         # Compressing it takes a moment, which the first page would have to wait for.
         threading.Thread(target=pages.plotly_script, name="plotly", daemon=True).start()
         try:
@@ -116,11 +107,6 @@ class Dashboard:
     def stop(self) -> None:
         self._server.should_exit = True
         self._site.closing.set()
-
-    def _watch_parent(self, parent: int) -> None:
-        while os.getppid() == parent and not self._site.closing.wait(PARENT_SECONDS):
-            pass
-        self.stop()
 
 
 class _Server(uvicorn.Server):
@@ -156,10 +142,3 @@ def _listen(host: str, port: int | None) -> socket.socket:
             return listener
     tried = str(port) if port is not None else f"{FIRST_PORT} to {FIRST_PORT + PORTS_TRIED - 1}"
     raise UsageError(f"cannot listen on {host}, port {tried}: {reason}; choose another --port")
-
-
-def _token(path: Path) -> str:
-    try:
-        return token_in(path)
-    except OSError as error:
-        raise UsageError(f"cannot make {path}, which guards the dashboard: {error}") from error

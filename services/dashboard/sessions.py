@@ -9,26 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import secrets
 import threading
 import time
-from pathlib import Path
 
 COOKIE_SECONDS = 30 * 24 * 3600
 LINK_SECONDS = 10 * 60
-
-
-def token_in(path: Path) -> str:
-    """Of that file, which is made where it is not there."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return path.read_text().strip()
-    token = secrets.token_hex(32)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(token + "\n")
-    return token
 
 
 class Sessions:

@@ -6,7 +6,6 @@ list of locks tells as much.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 LOCKS = Path("/proc/locks")
@@ -21,7 +20,10 @@ def is_locked(path: Path, locks: Path = LOCKS) -> bool | None:
         return None if not locks.exists() else False
     except OSError:
         return None
-    device = f"{os.major(facts.st_dev):02x}:{os.minor(facts.st_dev):02x}"
-    place = f"{device}:{facts.st_ino}"
-    # 1: FLOCK  ADVISORY  WRITE 3902 08:01:1310730 0 EOF; with "->" behind the number it waits.
-    return any(words[1] == "FLOCK" and words[5] == place for words in map(str.split, lines))
+    # 1: FLOCK  ADVISORY  WRITE 3902 08:01:1310730 0 EOF. Layered file systems name another device
+    # here than `stat` does, so the file is known by its inode alone.
+    inode = str(facts.st_ino)
+    return any(
+        words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode
+        for words in map(str.split, lines)
+    )

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,27 +62,22 @@ def train(tmp_path: Path) -> Iterator[Train]:
     made.end()
 
 
+POINTS = """key => {
+    const inside = `[data-testid="${key}"] .js-plotly-plot`;
+    const itself = `.js-plotly-plot[data-testid="${key}"]`;
+    const traces = document.querySelector(`${inside}, ${itself}`)?.data ?? [];
+    return traces.reduce((sum, trace) => sum + (trace.x?.length ?? 0), 0);
+}"""
+
+
 def points_of(page: Page, chart: str) -> int:
     """That it shows, of all its lines."""
-    return int(
-        page.evaluate(
-            """key => {
-                const inside = `[data-testid="${key}"] .js-plotly-plot`;
-                const itself = `.js-plotly-plot[data-testid="${key}"]`;
-                const traces = document.querySelector(`${inside}, ${itself}`)?.data ?? [];
-                return traces.reduce((sum, trace) => sum + (trace.x?.length ?? 0), 0);
-            }""",
-            chart,
-        )
-    )
+    return int(page.evaluate(POINTS, chart))
 
 
 def await_points(page: Page, chart: str, more_than: int) -> int:
-    deadline = time.monotonic() + SLOW / MILLISECONDS
-    while (points := points_of(page, chart)) <= more_than:
-        assert time.monotonic() < deadline, f"{chart} stays at {points} points"
-        page.wait_for_timeout(200)
-    return points
+    page.wait_for_function(f"([key, count]) => ({POINTS})(key) > count", arg=[chart, more_than])
+    return points_of(page, chart)
 
 
 def confirm(page: Page) -> None:
@@ -184,15 +178,13 @@ def ended_run(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_million_points_open_at_once_with_their_extremes(page: Page, ended_run: Path) -> None:
-    """The file is read, thinned and drawn: 2 s on a quiet machine, which this one may not be."""
+def test_a_million_points_are_drawn_with_their_extremes(page: Page, ended_run: Path) -> None:
+    """How long that takes is measured by `make bench-dashboard`."""
     with DashboardProcess(ended_run.parent) as dashboard:
         page.goto(dashboard.link)
         page.get_by_test_id("run-row").wait_for()
-        begin = time.monotonic()
         page.goto(f"{dashboard.address}/runs/long")
         await_points(page, "chart-return", 100)
-        assert time.monotonic() - begin < 20
         highest = page.evaluate(
             """() => Math.max(...[...document.querySelectorAll('.js-plotly-plot')]
                 .flatMap(plot => plot.data.flatMap(trace => [...trace.y])))"""

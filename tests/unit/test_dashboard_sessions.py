@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from services.dashboard import sessions as module
-from services.dashboard.sessions import Sessions, token_in
+from services.dashboard.sessions import Sessions
+from services.secret_file import secret_in
 
 
 @pytest.fixture
@@ -21,9 +22,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_the_token_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "token"
-    token = token_in(path)
+    token = secret_in(path)
     assert len(token) == 64
-    assert token_in(path) == token
+    assert secret_in(path) == token
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert Sessions(token).knows(token)
     assert not Sessions(token).knows(token[:-1])

@@ -17,7 +17,9 @@ from services.dashboard.control_snapshot import Snapshot, Speeds
 from services.dashboard.event_log import EventLog
 from services.dashboard.process_view import processes_of
 from services.dashboard.replay_view import held_inserts, replay_of
+from services.dashboard.run_settings import RunSettings
 from services.dashboard.run_view import RunView
+from services.dashboard.update_ratios import ratios_of
 from services.dashboard.writer_lock import is_locked
 
 
@@ -132,7 +134,7 @@ def test_a_run_whose_folder_is_locked_goes_on(tmp_path: Path) -> None:
 
 def test_the_target_of_updates_is_what_people_asked_for(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run", learners={"td3": "td3", "sac": "sac"})
-    view = RunView(path, "run")
+    settings = RunSettings.read(path / "config.yaml")
     learner = member("learner", updates=450)
     said = Snapshot(
         at=101.0,
@@ -142,5 +144,5 @@ def test_the_target_of_updates_is_what_people_asked_for(tmp_path: Path) -> None:
         desired=Desired(updates_per_step={"sac": 0.25}),
         rates={("worker-0", "env_steps"): 40.0, ("learner-sac", "updates"): 10.0},
     )
-    ratios = {one.learner: (one.target, one.measured) for one in view._ratios(said)}
+    ratios = {one.learner: (one.target, one.measured) for one in ratios_of(settings, said)}
     assert ratios == {"td3": (0.5, 0.5), "sac": (0.25, 0.25)}

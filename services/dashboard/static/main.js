@@ -71,5 +71,6 @@ const router = new Router([
   [/^\/(?!static\/|api\/|login|logout)/, showNothing],
 ]);
 
-// Whoever reads the list will open a run: by then it shall be there.
-addEventListener("load", () => setTimeout(() => loadPlotly().catch(() => {}), 500));
+// By far the largest file. Where there will be charts it is fetched at once, beside what they show; whoever
+// reads the list will open a run, and by then it shall be there.
+setTimeout(() => loadPlotly().catch(() => {}), location.pathname === "/" ? 500 : 0);

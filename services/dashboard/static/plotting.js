@@ -3,22 +3,20 @@
 import { cssColour, dashOf, lineColour, transparent } from "./palette.js";
 
 const SOURCE = "/static/plotly.min.js";
-const SCRIPT_ID = "plotly"; // early_plotly.js has begun to fetch it, where there will be charts
 
 let loading;
 
 /** The global `Plotly`, as a promise. */
 export function loadPlotly() {
   loading ??= new Promise((resolve, reject) => {
-    if (window.Plotly) return resolve(window.Plotly);
-    const script = document.getElementById(SCRIPT_ID) ?? Object.assign(document.createElement("script"), { id: SCRIPT_ID, src: SOURCE });
-    script.addEventListener("load", () => resolve(window.Plotly));
-    script.addEventListener("error", () => {
+    const script = document.createElement("script");
+    script.src = SOURCE;
+    script.onload = () => resolve(window.Plotly);
+    script.onerror = () => {
       loading = undefined; // so that the next chart tries again
-      script.remove();
       reject(new Error("plotly.js could not be fetched"));
-    });
-    if (!script.isConnected) document.head.append(script);
+    };
+    document.head.append(script);
   });
   return loading;
 }
