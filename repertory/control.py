@@ -53,29 +53,56 @@ class ControlUnavailable(RepertoryError):
 
 
 @dataclass(frozen=True, slots=True)
+class ControlTls:
+    """Files: who signed the server's certificate, and what we show to it."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True)
 class ControlAddress:
     """Where the control server is. The password stays in its file."""
 
     url: str  # redis://host:port/0, rediss://..., unix:///path
     password_file: Path | None = None
+    tls: ControlTls | None = None  # None: as the system has it, for rediss://
 
     def __post_init__(self) -> None:
         """Those who get an address work in folders of their own."""
         if self.password_file is not None:
             object.__setattr__(self, "password_file", self.password_file.resolve())
 
-    def to_json(self) -> dict[str, str | None]:
-        file = self.password_file
-        return {"url": self.url, "password_file": None if file is None else str(file)}
+    def to_json(self) -> dict[str, Any]:
+        file, tls = self.password_file, self.tls
+        return {
+            "url": self.url,
+            "password_file": None if file is None else str(file),
+            **({} if tls is None else {"tls": {k: str(v) for k, v in asdict(tls).items()}}),
+        }
 
     @classmethod
-    def from_json(cls, document: Mapping[str, str | None]) -> ControlAddress:
-        file = document["password_file"]
-        return cls(str(document["url"]), None if file is None else Path(file))
+    def from_json(cls, document: Mapping[str, Any]) -> ControlAddress:
+        file, tls = document["password_file"], document.get("tls")
+        return cls(
+            str(document["url"]),
+            None if file is None else Path(file),
+            None if tls is None else ControlTls(**{k: Path(v) for k, v in tls.items()}),
+        )
 
     def connect(self, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Any:
         """A `redis.Redis` that speaks str (its own types say bytes or str); nothing is sent yet."""
         password = None if self.password_file is None else self.password_file.read_text().strip()
+        tls = (
+            {}
+            if self.tls is None
+            else {
+                "ssl_ca_certs": str(self.tls.authority),
+                "ssl_certfile": str(self.tls.certificate),
+                "ssl_keyfile": str(self.tls.key),
+            }
+        )
         try:
             return redis.Redis.from_url(
                 self.url,
@@ -83,6 +110,7 @@ class ControlAddress:
                 socket_timeout=timeout_seconds,
                 socket_connect_timeout=timeout_seconds,
                 decode_responses=True,
+                **tls,
             )
         except ValueError as error:
             raise UsageError(

@@ -40,17 +40,18 @@ MAX_MEMORY_BYTES = 512 * 2**20  # every stream is bounded: only a mistake comes 
 class EmbeddedRedis:
     """One server, its data under `directory`. Made stopped; `start` again after it died."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, password_file: Path | None = None) -> None:
+        """Without a file with a password one is made."""
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
-        self._password_file = directory / "password"
+        self._password_file = password_file or directory / "password"
         self._log = directory / "server.log"
         make_secret(self._password_file)
         # Socket paths may not be long, and a run directory's may be.
         self._socket_folder = Path(tempfile.mkdtemp(prefix="repertory-redis-"))
-        self._socket = self._socket_folder / "redis.sock"
+        self.socket = self._socket_folder / "redis.sock"
         self._process: subprocess.Popen[bytes] | None = None
-        self.address = ControlAddress(f"unix://{self._socket}", self._password_file)
+        self.address = ControlAddress(f"unix://{self.socket}", self._password_file)
 
     @property
     def process_id(self) -> int | None:
@@ -63,7 +64,7 @@ class EmbeddedRedis:
         """Returns when it answers. From a thread that lives as long as the run."""
         if self.alive():
             return
-        self._socket.unlink(missing_ok=True)
+        self.socket.unlink(missing_ok=True)
         command = tied_to_parent([str(find_server()), "-"], signal.SIGTERM)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -100,7 +101,7 @@ class EmbeddedRedis:
     def _settings(self) -> str:
         settings = {
             "port": "0",
-            "unixsocket": f'"{self._socket}"',
+            "unixsocket": f'"{self.socket}"',
             "unixsocketperm": "600",
             "requirepass": self._password_file.read_text().strip(),
             "dir": f'"{self._directory.resolve()}"',

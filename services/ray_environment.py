@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import MutableMapping
 from pathlib import Path
 
 from repertory.errors import RepertoryError
@@ -25,19 +26,21 @@ def prepare(token_file: Path, *, make_token: bool) -> None:
             "Ray was imported before its token could be set: import repertory first, or set "
             "RAY_AUTH_MODE=token in the environment"
         )
-    os.environ.update(
-        RAY_AUTH_MODE="token",
-        RAY_AUTH_TOKEN_PATH=str(token_file.resolve()),
-        RAY_USAGE_STATS_ENABLED="0",
-    )
-    # Ray makes its workers nice, and a nice one that wakes waits for milliseconds before it runs:
-    # of an environment that takes 20 ms a step that cost a sixth. A value of one's own is kept.
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    # What Ray's processes tell of their tasks and of their event loops, once a second each, is read
-    # by nobody here; with 32 processes on two cores it is felt.
-    os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
-    os.environ.setdefault("RAY_event_stats", "0")
-    # Ray's agents write their titles over their environment, and the guardian's mark went with it.
-    os.environ["SPT_NOENV"] = "1"
+    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token_file.resolve()))
+    quiet_ray(os.environ)
     if not make_token:
         os.environ["RAY_NUM_REDIS_GET_RETRIES"] = TRIES_TO_JOIN
+
+
+def quiet_ray(environment: MutableMapping[str, str]) -> None:
+    """For whoever starts Ray's processes. A value of one's own is kept, where that is harmless."""
+    environment["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Ray's agents write their titles over their environment, and the guardian's mark went with it.
+    environment["SPT_NOENV"] = "1"
+    # Ray makes its workers nice, and a nice one that wakes waits for milliseconds before it runs:
+    # of an environment that takes 20 ms a step that cost a sixth.
+    environment.setdefault("RAY_worker_niceness", "0")
+    # What Ray's processes tell of their tasks and of their event loops, once a second each, is read
+    # by nobody here; with 32 processes on two cores it is felt.
+    environment.setdefault("RAY_task_events_report_interval_ms", "0")
+    environment.setdefault("RAY_event_stats", "0")
