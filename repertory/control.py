@@ -14,7 +14,8 @@
 | `reply:ID`                 | how a command ended                | supervisor   | five minutes    |
 | `orders`                   | stream of what workers are told    | head         | newest entries  |
 
-and `repertory:runs`, a set of all runs here. Nothing of the data plane waits for any of it: calls
+and `repertory:runs`, a set of all runs here, and `repertory:claims`, what each run that goes on
+takes of the machines they share. Nothing of the data plane waits for any of it: calls
 have a deadline and raise `ControlUnavailable`, and whoever reports tries again later. Two learners
 of one policy are told apart by their epoch: the weight hub takes nothing from the older.
 """
@@ -43,6 +44,8 @@ COMMANDS_KEPT = 1_000
 ORDERS_KEPT = 10_000
 REPLY_SECONDS = 300
 MEETING_SECONDS = 120
+CLAIM_SECONDS = 15.0
+CLAIMS_KEY = "repertory:claims"
 
 RunState = Literal["running", "paused", "stopped"]
 Stream = Literal["metrics", "events", "commands"]
@@ -143,6 +146,16 @@ class Desired:
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """What one run takes of the machines that it shares with others."""
+
+    learner_cores: float
+    actors: int | None  # a number of its own; None: its share of what is left
+    since: float  # seconds since the epoch
+    at: float  # when it said so
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
     """One process of a run, as it last said of itself."""
 
@@ -220,6 +233,29 @@ class Control(Closing):
         with self._deadline():
             values = self._redis.hgetall(self._key("desired"))
         return Desired(**{name: json.loads(value) for name, value in values.items()})
+
+    # Other runs beside this one
+
+    def runs(self) -> list[str]:
+        """All that this server has heard of."""
+        with self._deadline():
+            return sorted(self._redis.smembers(RUNS_KEY))
+
+    def claim(self, claim: Claim) -> None:
+        with self._deadline():
+            self._redis.hset(CLAIMS_KEY, self.run_id, json.dumps(asdict(claim)))
+
+    def claims(self) -> dict[str, Claim]:
+        """Of the runs that are going on: each says it again and again."""
+        with self._deadline():
+            values = self._redis.hgetall(CLAIMS_KEY)
+        claims = {run: Claim(**json.loads(value)) for run, value in values.items()}
+        oldest = time.time() - CLAIM_SECONDS
+        return {run: claim for run, claim in claims.items() if claim.at > oldest}
+
+    def withdraw_claim(self) -> None:
+        with self._deadline():
+            self._redis.hdel(CLAIMS_KEY, self.run_id)
 
     # Processes
 

@@ -19,8 +19,6 @@ from typing import Any
 
 import ray
 
-from buffer_server.process import ShardConfig
-from buffer_server.server import ServerConfig
 from buffer_server.table_config import TableConfig
 from repertory.config import RunConfig
 from repertory.control import Control
@@ -33,14 +31,13 @@ from services.evaluator_host import EvaluatorHost
 from services.fit import choose_device
 from services.hosts import ProcessContext
 from services.learner_host import LearnerHost
+from services.placement import Placement
 from services.plan import Plan
 from services.replay_access import shard_tables
 from services.run_directory import RunDirectory
 from services.shard_host import ShardHost
 from services.shard_link import ShardLink
 from services.worker_host import WorkerHost
-
-REPLAY_CHECKPOINT_SECONDS = 60.0
 
 
 class Blueprint:
@@ -54,20 +51,25 @@ class Blueprint:
         directory: RunDirectory,
         control: Control,
         hub: Any,
+        placement: Placement,
         links: Sequence[ShardLink],
         user_paths: tuple[str, ...],
     ) -> None:
+        """`links` may change when the shards move: whoever is made then gets the new ones."""
         self._config = config
         self._spec = spec
         self._plan = plan
         self._directory = directory
         self._control = control
         self._hub = hub
+        self._placement = placement
         self._links = links
         self._user_paths = user_paths
         self.policies = {name: self._untrained_policy(name) for name in config.learners}
         alone = len(self.policies) == 1
-        self.direction = Direction(None if alone else self._context("director", 1, 0))
+        self.direction = Direction(
+            None if alone else self._context("director", 1, 0), placement.options("director")
+        )
 
     def names(self, actors: int) -> list[str]:
         """Of all processes that a run with so many workers has."""
@@ -87,17 +89,21 @@ class Blueprint:
         context = self._context(name, incarnation, env_steps)
         plan = self._plan
         role, _, rest = name.partition("-")
+        where = self._placement.options(role)
         if role == "shard":
-            return _actor(ShardHost, cores=0).remote(context, self._shard_config(int(rest)))
+            index = int(rest)
+            host = _actor(ShardHost, where, cores=0)
+            return host.remote(context, index, self._links[index].listen, self._tables(index))
         if role == "worker":
-            host = _actor(WorkerHost, cores=plan.actor_cores, threads=1)
+            host = _actor(WorkerHost, where, cores=plan.actor_cores, threads=1)
             return host.remote(context, int(rest))
         if role == "evaluator":
-            return _actor(EvaluatorHost, cores=0).remote(context)
+            return _actor(EvaluatorHost, where, cores=0).remote(context)
         rank, learner = (0, rest) if role == "learner" else _replica(rest)
         # Who has an older epoch can publish no more; all processes of one learner share it.
         epoch = self._control.next_epoch(learner) if rank == 0 else 0
-        host = _actor(LearnerHost, cores=plan.learner_cores, gpus=plan.learner_gpus[learner])
+        cores, gpus = plan.learner_cores, plan.learner_gpus[learner]
+        host = _actor(LearnerHost, where, cores=cores, gpus=gpus)
         state = self.learner_state(learner)
         return host.remote(context, learner, epoch, actors, state, *([rank] if rank else []))
 
@@ -113,6 +119,12 @@ class Blueprint:
 
     def tables(self) -> list[str]:
         return list(self._tables(0))
+
+    @property
+    def as_client(self) -> dict[str, Any]:
+        """What the head shows to the replay."""
+        node = self._placement.node
+        return {} if node is None else node.as_client()
 
     def shard_addresses(self) -> tuple[str, ...]:
         return tuple(link.connect for link in self._links)
@@ -136,6 +148,7 @@ class Blueprint:
             run_id=self._control.run_id,
             run_dir=self._directory.path.resolve(),
             control=self._control.address,
+            clustered=self._placement.node is not None,
             shards=self.shard_addresses(),
             window_bytes=self._window_bytes(),
             # The director itself needs neither: Ray can start it again from what it was made of.
@@ -170,14 +183,6 @@ class Blueprint:
             window_bytes[name] = items * item
         return window_bytes
 
-    def _shard_config(self, index: int) -> ShardConfig:
-        return ShardConfig(
-            tables=self._tables(index),
-            server=ServerConfig(address=self._links[index].listen),
-            checkpoint_dir=self._directory.path.resolve() / "replay" / f"shard-{index}",
-            checkpoint_every_seconds=REPLAY_CHECKPOINT_SECONDS,
-        )
-
     def _untrained_policy(self, learner: str) -> TorchPolicy:
         """Only its settings and what it records beside its actions are of interest."""
         config = self._config.learners[learner]
@@ -197,7 +202,14 @@ def _replica(rest: str) -> tuple[int, str]:
     return int(rank), learner
 
 
-def _actor(host: type[Any], *, cores: float, gpus: float = 0.0, threads: int = 4) -> Any:
+def _actor(
+    host: type[Any],
+    where: Mapping[str, Any],
+    *,
+    cores: float,
+    gpus: float = 0.0,
+    threads: int = 4,
+) -> Any:
     """We restart it, not Ray. Threads are for `run` and for what it is told meanwhile.
 
     With one, `run` has the main thread, which Ray else wakes a hundred times a second: of many
@@ -209,4 +221,5 @@ def _actor(host: type[Any], *, cores: float, gpus: float = 0.0, threads: int = 4
         max_restarts=0,
         max_task_retries=0,
         max_concurrency=threads,
+        **where,
     )

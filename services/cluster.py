@@ -22,7 +22,6 @@ import ray
 from repertory.closing import Closing
 from repertory.errors import RepertoryError, UsageError
 from services.guardian import Guardian
-from services.plan import Machines
 
 LOOPBACK = "127.0.0.1"
 OBJECT_STORE_BYTES = 256 * 2**20  # weights, a few versions of each policy
@@ -63,16 +62,6 @@ class Cluster(Closing):
             except BaseException:
                 self.close()
                 raise
-
-    def machines(self) -> Machines:
-        """All nodes together."""
-        resources = ray.cluster_resources()
-        return Machines(
-            cores=resources.get("CPU", 0.0),
-            memory_bytes=int(resources.get("memory", 0)),
-            gpus=resources.get("GPU", 0.0),
-            nodes=len(ray.nodes()),
-        )
 
     def close(self) -> None:
         ray.shutdown()

@@ -25,12 +25,19 @@ ANSWER_SECONDS = 10.0
 class Direction:
     """Of one run. `actor` is what workers are given; None where there is nothing to decide."""
 
-    def __init__(self, context: ProcessContext | None) -> None:
+    def __init__(self, context: ProcessContext | None, where: Mapping[str, Any]) -> None:
+        """`where`: options of Ray that say on which machine."""
         self.actor: Any = None
         if context is not None:
             self.actor = (
                 ray.remote(DirectorHost)
-                .options(num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=8)
+                .options(
+                    num_cpus=0,
+                    max_restarts=-1,
+                    max_task_retries=-1,
+                    max_concurrency=8,
+                    **where,
+                )
                 .remote(context)
             )
 

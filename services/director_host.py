@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from repertory.control import Control, ControlUnavailable
+from repertory.control import ControlUnavailable
 from repertory.errors import UsageError
 from repertory.types import DecisionOutcome
 from services.decision import Decision, lease_record, outcomes_record
@@ -33,7 +33,7 @@ class DirectorHost(Process):
     def __init__(self, context: ProcessContext) -> None:
         super().__init__(context)
         self._lock = threading.Lock()
-        self._control = Control(context.control, context.run_id)
+        self._control = self.control()
         config = self.config
         self._director = Director(config.director, list(config.learners), config.seed)
         state = self._control.director_state()

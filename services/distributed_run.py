@@ -34,10 +34,12 @@ from services.blueprint import Blueprint, process_name
 from services.director_host import Steering
 from services.director_metrics import metrics_of
 from services.due import Due
+from services.elastic import Elastic
 from services.embedded_redis import EmbeddedRedis
 from services.evaluations import Evaluations, Finished
 from services.learner_time import LearnerTime
 from services.local_run import RunResult
+from services.placement import Placement
 from services.plan import Plan
 from services.progress import Reporter
 from services.ray_processes import RayProcesses
@@ -68,7 +70,8 @@ class DistributedRun:
         directory: RunDirectory,
         control: Control,
         redis: EmbeddedRedis | None,
-        links: Sequence[ShardLink],
+        placement: Placement,
+        links: list[ShardLink],
         reporter: Reporter,
         callbacks: Sequence[Callback] = (),
         checkpoint: Checkpoint | None = None,
@@ -79,29 +82,45 @@ class DistributedRun:
         self._control = control
         self._redis = redis
         self._reporter = reporter
+        self._placement = placement
+        self._links = links
+        self._gpus = max(plan.learner_gpus.values())
         hub: Any = (
-            ray.remote(WeightHub).options(num_cpus=0, max_restarts=-1, max_task_retries=-1).remote()
+            ray.remote(WeightHub)
+            .options(num_cpus=0, max_restarts=-1, max_task_retries=-1, **placement.options("hub"))
+            .remote()
         )
         standing = Standing.at(checkpoint, config.learners)
         # What a director of a former life knew that is not in the checkpoint never was.
         control.save_director_state(standing.director)
-        self._blueprint = Blueprint(config, spec, plan, directory, control, hub, links, user_paths)
+        self._blueprint = Blueprint(
+            config, spec, plan, directory, control, hub, placement, links, user_paths
+        )
         self._direction = self._blueprint.direction
         self._supervisor = Supervisor(config.topology.restarts, seed=config.seed)
         self._processes = RayProcesses(control, self._make)
         self._evaluations = Evaluations(hub)
         asked = control.desired().updates_per_step if checkpoint is not None else {}
-        self._learner_time = LearnerTime(config, links, asked)
+        self._learner_time = LearnerTime(config, links, asked, self._blueprint.as_client)
         self._record = RunRecord(config, directory, reporter, callbacks, checkpoint)
         self._checkpoints = RunCheckpoints(config, spec, self._blueprint, self._record)
         self._reports = Reports(config, self._processes, self._record, standing.updates)
-        self._actors = _wanted_actors(control, plan, resumed=checkpoint is not None)
+        asked_actors = _asked_actors(config, plan, control, resumed=checkpoint is not None)
+        self._actors = plan.actors if asked_actors is None else asked_actors
+        learner_processes = len(config.learners) * config.topology.replicas
+        self._elastic = Elastic(
+            control,
+            placement,
+            plan.learner_cores * learner_processes,
+            asked_actors,
+        )
         # What was said in a former life of this run was heard then.
         self._metrics_read = control.newest_id("metrics")
         self._commands_read = control.newest_id("commands")
         self._events_read = control.newest_id("events")
         control.dismiss(*control.members())
         self._pending: set[str] = set()  # spoken of
+        self._finishing = False
         self.env_steps = standing.env_steps
         if checkpoint is not None:
             control.set_counters(env_steps=self.env_steps)
@@ -156,6 +175,7 @@ class DistributedRun:
 
     def _finish(self) -> None:
         """Workers stop first, so that all they sent is counted; then the last evaluation."""
+        self._finishing = True
         self._actors = 0
         self._look_until(lambda: not self._workers_left())
         if self._record.stop_reason is None:
@@ -184,6 +204,8 @@ class DistributedRun:
         if self._redis is not None and not self._redis.alive():
             self._directory.record_event("restarting", member="redis")
             self._redis.start()
+        if not self._finishing:
+            self._follow_machines()
         wanted = self._blueprint.names(self._actors)
         observed = self._processes.observe()
         for instruction in self._supervisor.step(time.time(), wanted, observed):
@@ -214,6 +236,30 @@ class DistributedRun:
         except ControlUnavailable as error:
             logger.warning("%s", error)
 
+    def _follow_machines(self) -> None:
+        """They come and go, in a cluster; and other runs take their share of them."""
+        actors = self._elastic.look()
+        if actors is None:
+            return
+        if actors != self._actors:
+            self._event("actors", number=actors, before=self._actors)
+            self._set_actors(actors)
+        if self._placement.is_lost():
+            self._move()
+
+    def _set_actors(self, actors: int) -> None:
+        self._actors = actors
+        self._processes.tell_all("learner-", "set_actors", actors)
+        self._processes.tell_all("replica-", "set_actors", actors)
+
+    def _move(self) -> None:
+        """The machine of the learners and shards is gone: all begin again around another one."""
+        lost = self._placement.home
+        self._placement.settle(self._gpus)
+        self._links[:] = self._placement.links(self._control.run_id, len(self._links))
+        self._event("moved", lost=lost and lost.address, shards=self._blueprint.shard_addresses())
+        self._processes.end_all()
+
     def _make(self, name: str, incarnation: int) -> Any:
         return self._blueprint.make(
             name, incarnation, actors=self._actors, env_steps=self.env_steps
@@ -231,14 +277,13 @@ class DistributedRun:
 
     def _end_everything(self) -> None:
         deadline = time.monotonic() + FINISH_SECONDS
-        while (status := self._supervisor.status(time.time())) and time.monotonic() < deadline:
+        while self._supervisor.status(time.time()) and time.monotonic() < deadline:
             ending = self._supervisor.step(time.time(), [], self._processes.observe())
             for instruction in ending:
                 self._processes.end(instruction.name, gently=True)
             self._wake.wait(LOOK_SECONDS)
-        for name in status:
-            if self._processes.handle(name) is not None:
-                self._processes.end(name, gently=False)
+        self._processes.end_all()
+        self._elastic.close()
         self._direction.close()
         with contextlib.suppress(ControlUnavailable):
             self._write_down_events()  # the last of them
@@ -275,11 +320,12 @@ class DistributedRun:
 
     def _obey(self, command: Command) -> None:
         if command.name == "scale":
-            self._actors = int(command.arguments["actors"])
-            self._control.desire(actors=self._actors)
-            self._processes.tell_all("learner-", "set_actors", self._actors)
-            self._processes.tell_all("replica-", "set_actors", self._actors)
-            self._control.reply(command, actors=self._actors)
+            asked = command.arguments["actors"]
+            self._elastic.own_number = None if asked == "auto" else int(asked)
+            self._control.desire(actors=self._elastic.own_number)
+            if self._elastic.own_number is not None:
+                self._set_actors(self._elastic.own_number)
+            self._control.reply(command, actors=asked)
         elif command.name == "stop":
             self._record.stop_reason = "stop command"
             self._control.reply(command)
@@ -380,7 +426,11 @@ class DistributedRun:
             self._reports.count_updates(learner, updates)  # what was reported is seconds old
 
 
-def _wanted_actors(control: Control, plan: Plan, *, resumed: bool) -> int:
-    """As planned, unless people have changed the number of a run that goes on."""
+def _asked_actors(config: RunConfig, plan: Plan, control: Control, *, resumed: bool) -> int | None:
+    """By people, of a run that goes on, or by its settings; None: as many as there is room for."""
     desired = control.desired().actors if resumed else None
-    return plan.actors if desired is None else desired
+    if desired is not None:
+        return desired
+    # Replicas have equal parts of what all actors bring: their number is not to change.
+    follows = config.topology.actors == "auto" and config.topology.replicas == 1
+    return None if follows else plan.actors

@@ -22,6 +22,7 @@ from repertory.errors import RepertoryError
 from repertory.freed_memory import keep_freed_memory
 from repertory.heartbeat import Heartbeat
 from repertory.specs import EnvSpec
+from services.clusters.node import Node
 from services.process_log import log_to
 from services.user_code import make_importable
 
@@ -38,6 +39,7 @@ class ProcessContext:
     run_id: str
     run_dir: Path
     control: ControlAddress
+    clustered: bool  # over machines, each of which has a `services.clusters.node`
     shards: tuple[str, ...]  # addresses, by index
     window_bytes: Mapping[str, int]  # by table: of inserts under way from one actor to one shard
     hub: Any
@@ -57,8 +59,12 @@ class Process:
     """What all hosts do first."""
 
     def __init__(self, context: ProcessContext) -> None:
-        make_importable(*context.user_paths)
-        log_to(context.run_dir / "logs" / f"{context.name}.jsonl")
+        self.node = Node.here() if context.clustered else None
+        make_importable(*context.user_paths, *_shipped_code(self.node))
+        self.folder = context.run_dir
+        if self.node is not None and not context.run_dir.is_dir():  # that is on the head's disk
+            self.folder = self.node.runs / context.run_id
+        log_to(self.folder / "logs" / f"{context.name}.jsonl")
         keep_freed_memory()
         if importlib.metadata.version("repertory") != context.version:
             raise RepertoryError(
@@ -80,5 +86,15 @@ class Process:
         return Heartbeat(self.control(), self.context.name, role, self.context.incarnation, facts)
 
     def control(self, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Control:
-        context = self.context
-        return Control(context.control, context.run_id, timeout_seconds=timeout_seconds)
+        address = self.context.control if self.node is None else self.node.control
+        return Control(address, self.context.run_id, timeout_seconds=timeout_seconds)
+
+    @property
+    def as_client(self) -> dict[str, Any]:
+        """What callers of the replay show to it."""
+        return {} if self.node is None else self.node.as_client()
+
+
+def _shipped_code(node: Node | None) -> list[str]:
+    """A user's modules, where the cluster brought them along."""
+    return [] if node is None else [str(node.code)]

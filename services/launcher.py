@@ -28,7 +28,7 @@ from services.local_run import LocalRun, RunResult
 from services.progress import Reporter
 from services.run_control import CONTROL_FOLDER
 from services.run_directory import RunDirectory
-from services.topology import Place
+from services.topology import Place, place_of
 
 
 def check(config: RunConfig) -> EnvSpec:
@@ -43,10 +43,12 @@ def check(config: RunConfig) -> EnvSpec:
     return spec
 
 
-def default_run_dir(config: RunConfig) -> Path:
+def default_run_dir(config: RunConfig, place: Place | None = None) -> Path:
+    """In a cluster, where its dashboard looks."""
     env = config.env.id.rpartition(":")[2].replace("/", "-")
     moment = time.strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{env}_{'+'.join(config.learners)}_seed{config.seed}_{moment}"
+    runs = Path("runs") if place is None or place.node is None else place.node.runs
+    return runs / f"{env}_{'+'.join(config.learners)}_seed{config.seed}_{moment}"
 
 
 def train(
@@ -101,7 +103,7 @@ def resume(
             reporter.message("all of its steps are taken: --steps N asks for more")
         directory.update_config(config)
         if (run_dir / CONTROL_FOLDER).is_dir():
-            return _launch(directory, spec, reporter, place or Place(), hooks, checkpoint)
+            return _launch(directory, spec, reporter, place or place_of(run_dir), hooks, checkpoint)
         return LocalRun(config, spec, directory, reporter, hooks, checkpoint).run()
     except CheckpointError:
         directory.update_config(before)  # what was asked for does not fit what was learned

@@ -16,7 +16,7 @@ from learner.loop import LearnerLoop
 from learner.own_discount import OwnDiscount
 from learner.paired_replay import PairedReplay
 from repertory.config import OnPolicyConfig
-from repertory.control import Control, ControlUnavailable
+from repertory.control import ControlUnavailable
 from repertory.parts import lookup
 from repertory.protocols import Replay
 from repertory.seeding import derive_seed
@@ -80,6 +80,7 @@ class LearnerHost(Process):
             caller=context.name,
             prefetch=PREFETCH,
             seed=derive_seed(config.seed, "shards", learner, *([rank] if rank else [])),
+            credentials=self.as_client,
         )
         replay: Replay = self._replay
         segments = None
@@ -94,6 +95,7 @@ class LearnerHost(Process):
             caller=context.name,
             prefetch=PREFETCH,
             seed=derive_seed(config.seed, "stretches", learner, rank),
+            credentials=self.as_client,
         )
         if self._stretches is not None:
             replay = PairedReplay(replay, self._stretches, STRETCH_SECONDS)
@@ -162,7 +164,7 @@ class LearnerHost(Process):
             self._heartbeat.progress()
             self._learner.answer_requests()
 
-        with Control(self.context.control, self.context.run_id) as control:
+        with self.control() as control:
             meeting.meet(control, self._place, self._learner.stopping, at_rest)
         check_alike(state_tree(self._loop.state))
         offset = torch.tensor(self._publisher.offset, dtype=torch.int64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from buffer_server.client import ClientConfig, ReplayClient
 from repertory.config import OffPolicyConfig, RunConfig
@@ -24,11 +25,16 @@ SHARD_SECONDS = 2.0
 
 class LearnerTime:
     def __init__(
-        self, config: RunConfig, links: Sequence[ShardLink], asked: Mapping[str, float]
+        self,
+        config: RunConfig,
+        links: Sequence[ShardLink],
+        asked: Mapping[str, float],
+        credentials: Mapping[str, Any],
     ) -> None:
         """`asked`: updates per step that people have asked for already."""
         self._config = config
         self._links = links
+        self._credentials = credentials
         director = config.director
         alone = len(config.learners) == 1
         # Otherwise the director leaves everybody the updates of their own settings.
@@ -70,7 +76,10 @@ class LearnerTime:
             ratios = samples_per_insert(self._config, layout, factors)
             for link in self._links:
                 settings = ClientConfig(
-                    address=link.connect, table=table, timeout_seconds=SHARD_SECONDS
+                    address=link.connect,
+                    table=table,
+                    timeout_seconds=SHARD_SECONDS,
+                    **self._credentials,
                 )
                 try:
                     with ReplayClient(settings) as client:

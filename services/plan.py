@@ -28,6 +28,11 @@ class Machines:
     memory_bytes: int
     gpus: float
     nodes: int = 1
+    acting_cores: float | None = None  # of those that take actors; None: all
+
+    @property
+    def cores_for_actors(self) -> float:
+        return self.cores if self.acting_cores is None else self.acting_cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,8 @@ def make_plan(config: RunConfig, machines: Machines) -> Plan:
     learner_cores = _learner_cores(config, machines, learners, reasons)
     actors = _actors(config, machines, learner_cores * learners, reasons)
     shards = _shards(config, machines, reasons)
-    spare = max(machines.cores - learner_cores * learners, machines.cores / 2)
+    acting = machines.cores_for_actors
+    spare = max(acting - learner_cores * learners, acting / 2)
     # On one machine nothing is to be spread, and actors must never wait for cores to be set aside:
     # a laptop runs more of them than it has cores on purpose.
     actor_cores = 0.0
@@ -120,7 +126,7 @@ def _actors(
     if asked != "auto":
         reasons["actors"] = f"{asked}, as asked for"
         return asked
-    free = machines.cores - taken_cores
+    free = machines.cores_for_actors - taken_cores
     by_cores = max(1, int(free))
     by_memory = max(1, int(machines.memory_bytes / 2 // WORKER_BYTES))
     actors = min(by_cores, by_memory)

@@ -57,6 +57,10 @@ class RayProcesses:
         else:
             ray.kill(started.handle)
 
+    def end_all(self) -> None:
+        for started in self._started.values():
+            ray.kill(started.handle)
+
     def handle(self, name: str) -> Any:
         """None where it is not running now."""
         started = self._started.get(name)

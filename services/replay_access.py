@@ -133,7 +133,12 @@ def _limiter(config: RunConfig, layout: TableLayout, shards: int) -> LimiterConf
 
 
 def inserts_for(
-    table: str, addresses: Sequence[str], *, caller: str, window_bytes: int
+    table: str,
+    addresses: Sequence[str],
+    *,
+    caller: str,
+    window_bytes: int,
+    credentials: Mapping[str, Any],
 ) -> ShardedReplay:
     """An actor's way to one table."""
     return ShardedReplay(
@@ -145,6 +150,7 @@ def inserts_for(
             # An actor must feel the limiter: what is under way counts as not yet taken.
             insert_window_bytes=window_bytes,
             queue_bytes=window_bytes * len(addresses),
+            **credentials,
         )
     )
 
@@ -157,6 +163,7 @@ def samples_for(
     caller: str,
     prefetch: int,
     seed: int,
+    credentials: Mapping[str, Any],
 ) -> ShardedReplay:
     """A learner's way to the table it reads: how much of it, and whose experience."""
     place, learner_config = list(config.learners).index(learner), config.learners[learner]
@@ -175,6 +182,7 @@ def samples_for(
             prefetch=prefetch,
             seed=seed,
             **wishes,
+            **credentials,
         )
     )
 
@@ -187,6 +195,7 @@ def stretches_for(
     caller: str,
     prefetch: int,
     seed: int,
+    credentials: Mapping[str, Any],
 ) -> ShardedReplay | None:
     """A learner's way to its second table, where it has one."""
     table = stretches_of(config, learner)
@@ -194,6 +203,11 @@ def stretches_for(
         return None
     return ShardedReplay(
         ShardedConfig(
-            addresses=tuple(addresses), table=table, caller=caller, prefetch=prefetch, seed=seed
+            addresses=tuple(addresses),
+            table=table,
+            caller=caller,
+            prefetch=prefetch,
+            seed=seed,
+            **credentials,
         )
     )

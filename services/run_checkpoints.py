@@ -102,7 +102,9 @@ class RunCheckpoints:
             return
         table = next(iter(self._blueprint.tables()))
         for address in self._blueprint.shard_addresses():
-            config = ClientConfig(address=address, table=table, timeout_seconds=5.0)
+            config = ClientConfig(
+                address=address, table=table, timeout_seconds=5.0, **self._blueprint.as_client
+            )
             try:
                 with ReplayClient(config) as client:
                     client.checkpoint(timeout_seconds=CHECKPOINT_SECONDS)

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from buffer_server.process import ShardConfig, ShardProcess
+from buffer_server.server import ServerConfig
+from buffer_server.table_config import TableConfig
 from services.hosts import Process, ProcessContext
 
 logger = logging.getLogger(__name__)
+
+CHECKPOINT_SECONDS = 60.0
 
 
 class ShardHost(Process):
     """A replay shard."""
 
-    def __init__(self, context: ProcessContext, config: ShardConfig) -> None:
+    def __init__(
+        self, context: ProcessContext, index: int, listen: str, tables: Mapping[str, TableConfig]
+    ) -> None:
         super().__init__(context)
         self._shard: ShardProcess | None = None
         self._heartbeat = self.beat("shard", self._facts)
+        secrets = {} if self.node is None else self.node.as_server()
+        config = ShardConfig(
+            tables=dict(tables),
+            server=ServerConfig(address=listen, **secrets),
+            checkpoint_dir=self.folder / "replay" / f"shard-{index}",
+            checkpoint_every_seconds=CHECKPOINT_SECONDS,
+        )
         self._shard = ShardProcess(config, say=logger.info)
 
     def run(self) -> None:

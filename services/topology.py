@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING
 from repertory.checkpoints import Checkpoint
 from repertory.config import RunConfig
 from repertory.control import Control, ControlAddress, ControlUnavailable, RunCard
-from repertory.errors import RepertoryError
+from repertory.errors import RepertoryError, UsageError
 from repertory.metrics_server import MetricsServer
 from repertory.protocols import Callback
 from repertory.specs import EnvSpec
 from services import ray_environment
 from services.batch_shares import items_per_replica
+from services.clusters.node import Node
 from services.embedded_redis import EmbeddedRedis
 from services.local_run import RunResult
 from services.plan import Machines, Plan, make_plan, this_machine
@@ -38,6 +39,10 @@ from services.shard_link import ShardLink
 
 if TYPE_CHECKING:
     from services.cluster import Cluster
+    from services.placement import Placement
+
+
+NODE_FILE = "node"  # beside the control address: the folder of this machine in its cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ class Place:
     redis: ControlAddress | None = None
     # Where shards listen and are reached; by default sockets in a folder of their own.
     links: Sequence[ShardLink] | None = None
+    node: Node | None = None  # of the cluster of ours that this machine belongs to
 
 
 def launch(
@@ -79,12 +85,21 @@ def launch(
         if config.log.dashboard:
             port = config.log.dashboard_port
             stack.enter_context(RunDashboard(directory.path, port, reporter.message))
-        cluster = stack.enter_context(_cluster(place, private / "ray_token"))
-        plan = plan or _plan(config, cluster.machines())
-        links = place.links or stack.enter_context(_sockets(plan.shards))
-        control.register(_card(directory))
+        stack.enter_context(_cluster(place, private / "ray_token"))
+        if place.node is not None:
+            (private / NODE_FILE).write_text(str(place.node.folder))
 
         from services.distributed_run import DistributedRun  # imports Ray
+        from services.placement import Placement
+
+        placement = Placement(place.node)
+        plan = plan or _plan(config, _shared_machines(placement))
+        placement.settle(max(plan.learner_gpus.values()))
+        if place.node is not None:
+            links = placement.links(control.run_id, plan.shards)
+        else:
+            links = list(place.links or stack.enter_context(_sockets(plan.shards)))
+        control.register(_card(directory))
 
         return DistributedRun(
             config,
@@ -93,6 +108,7 @@ def launch(
             directory,
             control,
             server,
+            placement,
             links,
             reporter,
             callbacks,
@@ -101,12 +117,27 @@ def launch(
         ).run()
 
 
+def place_of(run_dir: Path) -> Place:
+    """Where a run took place: in the same cluster it goes on."""
+    try:
+        folder = (run_dir / CONTROL_FOLDER / NODE_FILE).read_text()
+    except FileNotFoundError:
+        return Place()
+    return place_at(Node.read(Path(folder)))
+
+
+def place_at(node: Node, redis: ControlAddress | None = None) -> Place:
+    return Place(node.ray_address, node.token_file, redis or node.control, node=node)
+
+
 def plan_for(config: RunConfig, place: Place) -> Plan:
     """How a run would be laid out there; nothing is started."""
     if place.ray_address is None:
         return _plan(config, this_machine())
-    with _cluster(place, Path()) as cluster:
-        return _plan(config, cluster.machines())
+    with _cluster(place, Path()):
+        from services.placement import Placement
+
+        return _plan(config, _shared_machines(Placement(place.node)))
 
 
 def _plan(config: RunConfig, machines: Machines) -> Plan:
@@ -117,8 +148,22 @@ def _plan(config: RunConfig, machines: Machines) -> Plan:
     return plan
 
 
+def _shared_machines(placement: Placement) -> Machines:
+    """Those of a cluster that is there."""
+    machines = placement.machines()
+    if placement.node is None and machines.nodes > 1:
+        raise UsageError(
+            f"that Ray cluster has {machines.nodes} machines, and nothing of ours on them: without "
+            "certificates experience would go over the network for everybody to read and write. "
+            "`repertory cluster up` makes a cluster for runs over many machines"
+        )
+    return machines
+
+
 def _cluster(place: Place, own_token: Path) -> Cluster:
     """Ray reads its settings when it is imported: so they come first."""
+    if place.node is not None:
+        os.environ.update(place.node.ray_environment())
     token = place.ray_token_file or own_token
     ray_environment.prepare(token, make_token=place.ray_address is None)
     from services.cluster import Cluster
@@ -130,7 +175,10 @@ def _control(directory: RunDirectory, address: ControlAddress) -> Control:
     """Answers, or it is refused here."""
     control = Control(address, run_id(directory.path))
     try:
-        control.counters()
+        if control.run_id in control.claims():
+            raise UsageError(
+                f"a run called {control.run_id} is going on already: give another --run-dir"
+            )
     except ControlUnavailable as error:
         raise RepertoryError(
             f"{error}; is it running, and is --redis-password-file right? "

@@ -50,6 +50,7 @@ class WorkerHost(Process):
                 context.shards,
                 caller=context.name,
                 window_bytes=context.window_bytes[table],
+                credentials=self.as_client,
             )
             for table in tables_of(config)
         }

@@ -169,7 +169,10 @@ class Keeper:
     def _ray_command(self) -> list[str]:
         node = self._node
         place = (
-            ["--head", f"--port={node.ray_address.rpartition(':')[2]}", "--no-monitor"]
+            [
+                *("--head", f"--port={node.ray_address.rpartition(':')[2]}"),
+                *("--no-monitor", "--include-dashboard=false"),
+            ]
             if node.is_head
             else [f"--address={node.ray_address}"]
         )
@@ -178,7 +181,6 @@ class Keeper:
             f"--node-ip-address={node.address}",
             f"--node-name={node.name}",
             "--disable-usage-stats",
-            "--include-dashboard=false",
             *(f"--{name}={value}" for name, value in node.ray.items()),
         ]
 
@@ -188,7 +190,6 @@ class Keeper:
         command = [
             *(sys.executable, "-m", "services.cli", "dashboard", str(node.runs), "--json"),
             f"--port={node.dashboard_port}",
-            f"--token-file={node.folder / 'dashboard_token'}",
         ]
         return _Child(command, dict(os.environ), self._logs / "dashboard.log")
 

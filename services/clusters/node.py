@@ -74,11 +74,16 @@ class Node:
         return self.folder / "runs"
 
     @property
+    def code(self) -> Path:
+        """A user's modules, where the inventory names some."""
+        return self.folder / "code"
+
+    @property
     def control(self) -> ControlAddress:
         tls = ControlTls(self.authority, self.certificate, self.key)
         return ControlAddress(f"rediss://{self.control_address}/0", self.token_file, tls)
 
-    def as_client(self) -> dict[str, Path]:
+    def as_client(self) -> dict[str, Any]:
         """Settings of whoever calls a replay shard."""
         return {
             "token_file": self.token_file,
@@ -87,7 +92,7 @@ class Node:
             "tls_key": self.key,
         }
 
-    def as_server(self) -> dict[str, Path]:
+    def as_server(self) -> dict[str, Any]:
         """Settings of a replay shard that others can reach."""
         return {
             "token_file": self.token_file,

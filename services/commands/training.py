@@ -27,7 +27,9 @@ def train(
     strategy: Text = None,
     steps: Whole = None,
     seed: Whole = None,
-    actors: Whole = None,
+    actors: Annotated[
+        int | Literal["auto"] | None, arg(metavar="N|auto", help_behavior_hint="")
+    ] = None,
     envs_per_actor: Whole = None,
     shards: Whole = None,
     device: Text = None,
@@ -38,7 +40,7 @@ def train(
     replay: Annotated[
         Literal["local", "grpc"] | None, arg(metavar="local|grpc", help_behavior_hint="")
     ] = None,
-    address: Annotated[str | None, arg(metavar="HOST:PORT", help_behavior_hint="")] = None,
+    address: Annotated[str | None, arg(metavar="NAME|HOST:PORT", help_behavior_hint="")] = None,
     token_file: File = None,
     redis_url: Annotated[str | None, arg(metavar="URL", help_behavior_hint="")] = None,
     redis_password_file: File = None,
@@ -56,7 +58,8 @@ def train(
             `repertory strategies` lists them. Or package.module:Name.
         steps: Environment steps over all copies.
         seed: Of everything random; --local runs with one seed are equal to the bit.
-        actors: Rollout processes; default: as many as the machines have cores for.
+        actors: Rollout processes; default, auto: as many as the machines have cores for. In a
+            cluster auto follows the machines, and leaves other runs their share.
         envs_per_actor: Copies of the environment stepped side by side.
         shards: Replay processes; default: by the number of cores.
         device: auto, cpu, cuda or cuda:N.
@@ -66,8 +69,9 @@ def train(
         local: Everything in one process, reproducible to the bit.
         replay: How a --local run reaches its replay: as an object, or over gRPC through a socket;
             the results are the same.
-        address: The head of a running Ray cluster; default: Ray is started here.
-        token_file: The token of that cluster.
+        address: A cluster that is up, by its name or its head's address; default: Ray is started
+            here.
+        token_file: The token of that cluster, where it is a Ray cluster of your own.
         redis_url: A Redis or Valkey of your own; default: one is started here.
         redis_password_file: Its password.
         dry_run: Check everything, print the resolved settings and how many processes of which
@@ -95,8 +99,8 @@ def train(
         algorithms = [_fitting_algorithm(env, config, overrides)]
     resolved = resolve(env, algorithms, file=config, overrides=overrides)
     spec = launcher.check(resolved)
-    run_dir = run_dir or launcher.default_run_dir(resolved)
     place = None if local else _place(address, token_file, redis_url, redis_password_file)
+    run_dir = run_dir or launcher.default_run_dir(resolved, place)
     if dry_run:
         print(resolved.to_yaml(), end="")
         print(f"# {spec.env_id}: {spec.observation_kind} observations {spec.observation_shape},")
@@ -152,11 +156,18 @@ def _place(
     redis_password_file: Path | None,
 ) -> Place:
     from repertory.control import ControlAddress
-    from services.topology import Place
+    from services.clusters.node import Node
+    from services.topology import Place, place_at
 
-    if address is not None and token_file is None:
-        raise UsageError(f"--address {address} takes --token-file: the token of that Ray cluster")
     redis = None if redis_url is None else ControlAddress(redis_url, redis_password_file)
+    node = None if address is None else Node.at(address)
+    if node is not None:
+        return place_at(node, redis)
+    if address is not None and token_file is None:
+        raise UsageError(
+            f"--address {address} takes --token-file, the token of that Ray cluster: this machine "
+            "belongs to no cluster of that name or address that `repertory cluster up` has made"
+        )
     return Place(address, token_file, redis)
 
 

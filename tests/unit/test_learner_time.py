@@ -44,15 +44,15 @@ def config(*algorithms: str, **overrides: Any) -> Any:
 
 
 def test_without_wishes_and_equal_shares_nothing_is_said() -> None:
-    assert LearnerTime(config("td3", "sac"), LINKS, {}).settled
-    assert LearnerTime(config("td3"), LINKS, {}).settled
+    assert LearnerTime(config("td3", "sac"), LINKS, {}, {}).settled
+    assert LearnerTime(config("td3"), LINKS, {}, {}).settled
     assert not LearnerTime(
-        config("td3", "sac", **{"director.updates": "shared"}), LINKS, {}
+        config("td3", "sac", **{"director.updates": "shared"}), LINKS, {}, {}
     ).settled
 
 
 def test_a_wish_changes_one_learner_on_every_shard(told: list[Any]) -> None:
-    time = LearnerTime(config("td3", "sac"), LINKS, {})
+    time = LearnerTime(config("td3", "sac"), LINKS, {}, {})
     time.ask("sac", 0.25)
     assert not time.settled
     time.apply(None)
@@ -60,14 +60,14 @@ def test_a_wish_changes_one_learner_on_every_shard(told: list[Any]) -> None:
 
 
 def test_wishes_and_shares_are_multiplied(told: list[Any]) -> None:
-    time = LearnerTime(config("td3", "sac"), LINKS[:1], {"sac": 0.5, "gone": 3.0})
+    time = LearnerTime(config("td3", "sac"), LINKS[:1], {"sac": 0.5, "gone": 3.0}, {})
     time.apply({"td3": 1.5, "sac": 0.5})
     assert told == [("unix:/a", {0: 150.0, 1: 25.0})]
 
 
 @pytest.mark.parametrize(("learner", "words"), [("dqn", "choose of td3, ppo"), ("ppo", "round")])
 def test_wishes_that_make_no_sense_are_refused(learner: str, words: str) -> None:
-    time = LearnerTime(config("td3", "ppo"), LINKS, {})
+    time = LearnerTime(config("td3", "ppo"), LINKS, {}, {})
     with pytest.raises(UsageError, match=words):
         time.ask(learner, 1.0)
     assert time.settled
