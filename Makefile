@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup browser screenshots demo test test-all chaos broken soak check format proto bench-setup bench-replay bench-actors bench-portfolio bench-learning bench-dashboard clean
+.PHONY: setup browser hosts screenshots demo test test-all chaos broken soak check format proto bench-setup bench-replay bench-actors bench-portfolio bench-learning bench-dashboard clean
 
 setup: $(STAMP)
 
@@ -27,15 +27,19 @@ demo: $(STAMP)
 # Two workers, one torch thread each: the suite is made for two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist load --maxschedchunk 1
 
-test: $(STAMP) browser
+test: $(STAMP) browser hosts
 	$(PYTEST) -m "not slow"
 
-test-all: $(STAMP) browser
+test-all: $(STAMP) browser hosts
 	$(PYTEST)
 
 # A Chromium for the tests of the dashboard, where there is none and it can be installed.
 browser: $(STAMP)
 	$(BIN)/python tests/browser_setup.py
+
+# An sshd for the hosts that the tests of clusters make, where there is none and it can be installed.
+hosts: $(STAMP)
+	$(BIN)/python tests/lan.py
 
 # Pictures of the dashboard's pages over a real run, for the docs.
 screenshots: $(STAMP) browser

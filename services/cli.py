@@ -15,7 +15,15 @@ from collections.abc import Callable
 import tyro
 
 from repertory.errors import RepertoryError
-from services.commands import buffer_server, dashboard, knowledge, policies, steering, training
+from services.commands import (
+    buffer_server,
+    cluster,
+    dashboard,
+    knowledge,
+    policies,
+    steering,
+    training,
+)
 from services.user_code import make_importable
 
 # In the order of --help.
@@ -30,6 +38,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "bench": steering.bench,
     "release": steering.release,
     "dashboard": dashboard.dashboard,
+    "cluster": cluster.overview,
     "eval": policies.evaluate,
     "play": policies.play,
     "plot": policies.plot,
@@ -40,6 +49,10 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "describe": knowledge.describe,
     "doctor": knowledge.doctor,
 }
+
+
+DESCRIPTION = "Distributed reinforcement learning: many algorithms, one environment."
+CLUSTER = "Launch machines, look after them, let them go: up, status, scale, logs, down."
 
 
 class CurrentStderr(logging.StreamHandler):
@@ -55,15 +68,11 @@ def main() -> None:
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s: %(message)s", handlers=[CurrentStderr()]
     )
-    app = tyro.extras.SubcommandApp()
-    for name, command in COMMANDS.items():
-        app.command(name=name)(command)
     try:
-        app.cli(
-            prog="repertory",
-            description="Distributed reinforcement learning: many algorithms, one environment.",
-            config=(tyro.conf.FlagCreatePairsOff,),
-        )
+        if sys.argv[1:2] == ["cluster"]:
+            _run(cluster.VERBS, "repertory cluster", CLUSTER, sys.argv[2:])
+        else:
+            _run(COMMANDS, "repertory", DESCRIPTION, sys.argv[1:])
     except RepertoryError as error:
         print(f"repertory: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -73,6 +82,15 @@ def main() -> None:
     except BrokenPipeError:  # who read it, as `| head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
+
+def _run(
+    commands: dict[str, Callable[..., None]], prog: str, description: str, words: list[str]
+) -> None:
+    app = tyro.extras.SubcommandApp()
+    for name, command in commands.items():
+        app.command(name=name)(command)
+    app.cli(prog=prog, description=description, args=words, config=(tyro.conf.FlagCreatePairsOff,))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import ray
+from ray._private import worker
 
 from repertory.closing import Closing
 from repertory.errors import RepertoryError, UsageError
@@ -68,6 +69,7 @@ class Cluster(Closing):
         self._guardian.clear()  # some of Ray's own end a little later
 
     def _connect(self, address: str | None, cores: int | None) -> None:
+        _quiet_errors()
         if address is None:
             self._start(cores)
         else:
@@ -113,6 +115,12 @@ def _join(address: str) -> None:
                 "give --token-file with the one it was started with"
             ) from error
         raise RepertoryError(_why_not_let_in(address, str(error))) from error
+
+
+def _quiet_errors() -> None:
+    """Ray prints pages about machines that are gone; the run says so in an event."""
+    if hasattr(worker, "print_to_stdstream"):
+        worker.print_to_stdstream = lambda data, *_, **__: logger.info("Ray: %s", data)
 
 
 def _check_that_somebody_listens(address: str) -> None:

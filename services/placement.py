@@ -84,7 +84,10 @@ class Placement:
             return {}
         if role == "worker":
             return {"scheduling_strategy": "SPREAD", "resources": {"actors": LITTLE}}
-        return {"scheduling_strategy": NodeAffinitySchedulingStrategy(self.home.node_id, soft=True)}
+        # Shards listen on an address of that machine. Ray, which starts what asks for nothing
+        # anywhere, needs something to look at.
+        strategy = NodeAffinitySchedulingStrategy(self.home.node_id, soft=role != "shard")
+        return {"scheduling_strategy": strategy, "resources": {"learners": LITTLE}}
 
     def links(self, run_id: str, shards: int) -> list[ShardLink]:
         """Free ports at home; where a run begins to look differs, so that two do not collide."""

@@ -160,6 +160,8 @@ def _how_it_ended(started: _Started) -> Observed:
 def in_one_line(error: BaseException) -> str:
     """The sentence that says most: Ray's own messages are pages."""
     text = " ".join(str(error).split())
+    if "node has died" in text or "node died" in text:
+        return "its machine is gone"
     if "died" in text and "Worker exit detail" in text:
         return text.partition("Worker exit detail: ")[2][:120]
     if 'File "' in text:  # a traceback: its last line is the error

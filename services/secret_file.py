@@ -23,7 +23,7 @@ def secret_in(path: Path) -> str:
 
 def write_secret(path: Path, content: bytes) -> bool:
     """False where there is such a file already: of several that start at once, one makes it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:

@@ -49,7 +49,6 @@ PACKAGES = {
     "ss": "iproute2",
     "nsenter": "util-linux",
     "unshare": "util-linux",
-    "setpriv": "util-linux",
 }
 INSTALL_SECONDS = 600
 COMMAND_SECONDS = 20.0
@@ -96,7 +95,10 @@ def why_not(*, shaped: bool = False) -> str | None:
         return f"not installed: {', '.join(sorted(missing))}; `python tests/lan.py` installs it"
     if shaped and not os.path.exists("/dev/net/tun"):
         return "there is no /dev/net/tun"
-    attempt = "mount -t tmpfs tmpfs /tmp && ip link add a type bridge && ip link add b type veth"
+    attempt = (
+        "mount -t tmpfs tmpfs /tmp && ip link add name switch0 type bridge"
+        " && ip link add name cable0 type veth"
+    )
     tried = subprocess.run(
         ["unshare", *NAMESPACES, "--fork", "--mount-proc", "sh", "-c", attempt],
         check=False,
@@ -150,7 +152,12 @@ class BridgeSwitch:
         return None
 
     def unplug(self, port: str) -> None:
-        _configure(self.pid, f"link del {port}")
+        """Whose owner's namespace may have gone already, and its device with it."""
+        try:
+            _configure(self.pid, f"link del {port}")
+        except subprocess.CalledProcessError as error:
+            if "Cannot find device" not in error.stderr:
+                raise
 
     def set_carrier(self, port: str, up: bool) -> None:
         _configure(self.pid, f"link set {port} {'up' if up else 'down'}")
@@ -160,13 +167,13 @@ class BridgeSwitch:
 
 
 class Listener(NamedTuple):
-    address: str
+    address: str  # as `ss` writes it: 0.0.0.0, or * for IPv4 and IPv6 at once
     port: int
     process: str
 
 
 class Host:
-    """One machine. It is running when it is made. Not safe to share between threads, but `run`."""
+    """One machine, off until it is booted. `Lan` makes them and boots them."""
 
     def __init__(self, name: str, address: str, mac: str, disk: Path, switch: Switch) -> None:
         self.name = name
@@ -175,7 +182,7 @@ class Host:
         self._disk = disk
         self._switch = switch
         self._unshare: subprocess.Popen[bytes] | None = None
-        self._pid = 0  # of its init, as seen from outside
+        self.pid = 0  # of its init, as seen from outside
         self._plugged = False
 
     @property
@@ -183,17 +190,17 @@ class Host:
         return self._unshare is not None
 
     def boot(self) -> None:
-        """Same keys, address and disk. Returns when its sshd answers."""
+        """Same keys, address and disk, and the cable is in. Returns when its sshd answers."""
         self.power_on()
         self.await_ssh()
 
     def power_on(self) -> None:
         """The first part of `boot`, so that several can do the second part at once."""
         assert not self.running, f"{self.name} is already running"
+        init = [sys.executable, "-E", "-s", __file__, "init", self.name, str(self._disk)]
         with (self._disk / "sshd.log").open("ab") as log:
             self._unshare = subprocess.Popen(
-                ["unshare", *NAMESPACES, "--fork", "--kill-child"]
-                + [sys.executable, "-E", "-s", __file__, "init", self.name, str(self._disk)],
+                ["unshare", *NAMESPACES, "--fork", "--kill-child", *init],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -203,14 +210,14 @@ class Host:
         line = _read_line(self._unshare)
         if not line:
             raise RuntimeError(f"{self.name} did not start: {self.log()}")
-        self._pid = int(line)
-        problem = self._switch.plug(self.name, self._mac, self._pid, "eth0")
+        self.pid = int(line)
+        problem = self._switch.plug(self.name, self._mac, self.pid, "eth0")
         if problem:
             raise RuntimeError(f"no network for {self.name}: {problem}")
         self._plugged = True
         network = self.address.rpartition(".")[0]
         _configure(
-            self._pid,
+            self.pid,
             "link set lo up",
             f"address add {self.address}/24 dev eth0",
             "link set eth0 up",
@@ -240,10 +247,10 @@ class Host:
             self._switch.set_carrier(self.name, up=False)
         if self._unshare is not None:
             with contextlib.suppress(ProcessLookupError):
-                if self._pid:
-                    os.kill(self._pid, signal.SIGKILL)
+                if self.pid:
+                    os.kill(self.pid, signal.SIGKILL)
             _end(self._unshare)  # it waits for init, and init for all others
-            self._unshare, self._pid = None, 0
+            self._unshare, self.pid = None, 0
         if self._plugged:
             self._switch.unplug(self.name)
             self._plugged = False
@@ -262,9 +269,8 @@ class Host:
 
         Does not wait for what the command leaves in the background: output is collected in files.
         """
-        enter = ["nsenter", "--target", str(self._pid), *NAMESPACES]
-        # nsenter is what is killed after the timeout, and the command should go with it.
-        follow = ["setpriv", "--pdeathsig", "KILL", "sh", "-c", 'cd && exec "$@"', "sh"]
+        assert self.running, f"{self.name} is off"
+        enter = ["nsenter", "--target", str(self.pid), *NAMESPACES]
         with (
             tempfile.TemporaryFile("w+") as stdin,
             tempfile.TemporaryFile("w+") as stdout,
@@ -272,20 +278,23 @@ class Host:
         ):
             stdin.write(input)
             stdin.seek(0)
-            done = subprocess.run(
-                [*enter, *follow, *command],
+            with subprocess.Popen(
+                [*enter, "sh", "-c", 'cd && exec "$@"', "sh", *command],
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
                 env=ENVIRONMENT,
-                timeout=timeout,
-                check=False,
                 start_new_session=True,
-            )
+            ) as process:
+                try:
+                    process.wait(timeout)
+                except BaseException:
+                    _kill_entered(process)
+                    raise
             stdout.seek(0)
             stderr.seek(0)
             result = subprocess.CompletedProcess(
-                command, done.returncode, stdout.read(), stderr.read()
+                command, process.returncode, stdout.read(), stderr.read()
             )
         assert result.returncode == 0 or not check, f"{self.name}: {result}"
         return result
@@ -296,7 +305,7 @@ class Host:
         What is started through ssh is among them, and what `run` is waiting for.
         """
         assert self.running, f"{self.name} is off"
-        namespace = os.readlink(f"/proc/{self._pid}/ns/pid")
+        namespace = os.readlink(f"/proc/{self.pid}/ns/pid")
         found = {}
         for process in Path("/proc").glob("[0-9]*"):
             try:
@@ -305,6 +314,8 @@ class Host:
                 command = (process / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")
                 program = Path(os.readlink(process / "exe")).name
                 pids = re.search(r"^NSpid:.*?(\d+)$", (process / "status").read_text(), re.M)
+            except PermissionError:  # it may do more than root here: none of a host's
+                continue
             except (FileNotFoundError, ProcessLookupError):  # it has ended
                 continue
             assert pids is not None
@@ -329,15 +340,17 @@ class Host:
 class Lan:
     """The hosts, and the laptop on the same network. All are there when it is made.
 
-    `folder` is for the hosts' disks; they need no longer path in it than their own. With `shaped`
-    the network has a rate and a delay, which are unlimited and none until `shape` says otherwise.
+    `folder` is for the hosts' disks and for the keys, and new. The hosts do not see it. With
+    `shaped` the network can have a rate and a delay: it has none until `shape` is called.
     """
 
     def __init__(self, folder: Path, hosts: int = 3, *, shaped: bool = False) -> None:
+        assert 1 <= hosts <= len(NAMES), f"{hosts} hosts, and there are names for {len(NAMES)}"
         self.hosts: list[Host] = []
         self.ssh_config = folder / "ssh_config"
         self._slow = SlowSwitch() if shaped else None
         self._switch: Switch = self._slow or BridgeSwitch()
+        self._joined = False
         try:
             self.device, network = self._join()
             self.laptop_address = f"{network}.254"
@@ -364,6 +377,9 @@ class Lan:
         """Everything goes. Again is fine."""
         with contextlib.ExitStack() as stack:  # the last first, and all of them whatever happens
             stack.callback(self._switch.close)
+            if self._joined:  # else the kernel removes the device some time later
+                stack.callback(self._switch.unplug, LAPTOP)
+                self._joined = False
             for host in self.hosts:
                 stack.callback(host.crash)
         self.hosts = []
@@ -393,6 +409,7 @@ class Lan:
                 continue
             if problem:
                 raise RuntimeError(f"no network device for the laptop: {problem}")
+            self._joined = True
             _ip("address", "add", f"{network}.254/24", "dev", device)
             _ip("link", "set", device, "up")
             return device, network
@@ -431,9 +448,9 @@ Host {name}
     HostName {address}
     Port {SSH_PORT}
     User root
-    IdentityFile {key}
+    IdentityFile "{key}"
     IdentitiesOnly yes
-    UserKnownHostsFile {known_hosts}
+    UserKnownHostsFile "{known_hosts}"
     GlobalKnownHostsFile /dev/null
     StrictHostKeyChecking yes
     BatchMode yes
@@ -444,7 +461,7 @@ Host {name}
 
 def _make_key(path: Path) -> None:
     command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", path.name, "-f", str(path)]
-    subprocess.run(command, check=True, capture_output=True, timeout=COMMAND_SECONDS)
+    subprocess.run(command, check=True, capture_output=True, input=b"", timeout=COMMAND_SECONDS)
 
 
 def _mac(index: int) -> str:
@@ -476,6 +493,20 @@ def _read_line(process: subprocess.Popen[bytes]) -> bytes:
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], BOOT_SECONDS)
     return process.stdout.readline() if ready else b""
+
+
+def _kill_entered(nsenter: subprocess.Popen[bytes]) -> None:
+    """The command, and nsenter only ends after it.
+
+    If nsenter went first, the command's remains would be left to the laptop's init, and the host
+    could not go away before that one looks after them.
+    """
+    for pid in Path(f"/proc/{nsenter.pid}/task/{nsenter.pid}/children").read_text().split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        nsenter.wait(COMMAND_SECONDS)
+    nsenter.kill()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -518,7 +549,9 @@ def _mount_own(disk: Path) -> None:
     own = {disk / name: target for name, target in (DISK_FOLDERS | DISK_FILES).items()}
     opened = {target: os.open(source, os.O_PATH) for source, target in own.items()}
     shared = {path: os.open(path, os.O_PATH) for path in _shared_paths()}
-    cgroups = os.open("/sys/fs/cgroup", os.O_PATH)
+    cgroups = Path("/sys/fs/cgroup")
+    if cgroups.is_dir():
+        opened[str(cgroups)] = os.open(cgroups, os.O_PATH)
     for folder in DISK_FOLDERS.values():
         _bind(opened[folder], folder)
     for folder, mode in (("/tmp", "1777"), ("/dev/shm", "1777"), ("/run", "755")):
@@ -533,8 +566,9 @@ def _mount_own(disk: Path) -> None:
         if path == Path(sys.base_prefix):  # a host that cleans its home up must not take Python
             _mount("none", str(path), None, MS_REMOUNT | MS_BIND | MS_RDONLY, None)
     _mount("sysfs", "/sys", "sysfs", 0, None)  # shows this host's network devices
-    _bind(cgroups, "/sys/fs/cgroup")
-    for descriptor in (*opened.values(), *shared.values(), cgroups):
+    if cgroups.is_dir():
+        _bind(opened[str(cgroups)], str(cgroups))
+    for descriptor in (*opened.values(), *shared.values()):
         os.close(descriptor)
     _mount("proc", "/proc", "proc", 0, None)
 

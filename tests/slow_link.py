@@ -25,6 +25,7 @@ import select
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from typing import Any
@@ -45,7 +46,10 @@ IFF_TUN_EXCL = 0x8000
 
 
 class SlowSwitch:
-    """The program and its TAP devices. They are gone when it is closed, or its owner dies."""
+    """The program and its TAP devices. They are gone when it is closed, or its owner dies.
+
+    Safe to share between threads.
+    """
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -54,6 +58,7 @@ class SlowSwitch:
             stdout=subprocess.PIPE,
             start_new_session=True,  # an interrupt at the terminal is for the tests alone
         )
+        self._asking = threading.Lock()
         self._ask()  # until it is in its namespace
 
     @property
@@ -102,10 +107,11 @@ class SlowSwitch:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
-        stdin.write(json.dumps(command).encode() + b"\n")
-        stdin.flush()
-        answered, _, _ = select.select([stdout], [], [], ANSWER_SECONDS)
-        answer = stdout.readline() if answered else b""
+        with self._asking:
+            stdin.write(json.dumps(command).encode() + b"\n")
+            stdin.flush()
+            answered, _, _ = select.select([stdout], [], [], ANSWER_SECONDS)
+            answer = stdout.readline() if answered else b""
         if not answer:
             raise RuntimeError(f"the slow link did not answer to {command}")
         error = json.loads(answer)

@@ -37,10 +37,11 @@ class Issued:
 class Authority:
     """Of one cluster, in a folder of its own; made there when it is first asked for."""
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    def __init__(self, folder: Path, *, make: bool = True) -> None:
+        """Without `make` one that is not there is refused: machines do not make their own."""
         certificate, key = folder / CERTIFICATE, folder / KEY
-        if not key.exists():
+        if make and not key.exists():
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             _found(folder.name, certificate, key)
         try:
             self.certificate = certificate.read_bytes()

@@ -52,6 +52,7 @@ class ControlGate(Closing):
     def _stop_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(START_SECONDS)
+        self._loop.close()
 
     async def _open(self) -> asyncio.Server:
         host, port = self._place
@@ -65,9 +66,11 @@ class ControlGate(Closing):
 
     async def _shut(self) -> None:
         self._server.close()
-        for task in asyncio.all_tasks():
-            if task is not asyncio.current_task():
-                task.cancel()
+        serving = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

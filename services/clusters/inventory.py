@@ -180,6 +180,13 @@ class SshInventory(Inventory):
         return self
 
 
+# In a job script's `#SBATCH` lines a space would begin another option, and % has a meaning.
+SlurmName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:@+-]{0,99}$")]
+SharedPath = Annotated[str, Field(pattern=r"^~?/[A-Za-z0-9_./+@=,-]{1,500}$")]
+ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+/-]{0,199}$")]
+WaitMinutes = Annotated[float, Field(gt=0, le=7 * 24 * 60)]
+
+
 class SlurmInventory(Inventory):
     """One job: its first node is the head, all others are workers."""
 
@@ -187,14 +194,15 @@ class SlurmInventory(Inventory):
     head: HeadShape = HeadShape()
     worker: Shape = Shape()
     workers: int = Field(default=1, ge=0, le=10_000)
-    partition: PlainText | None = None
-    account: PlainText | None = None
+    partition: SlurmName | None = None
+    account: SlurmName | None = None
     time: Annotated[str, Field(pattern=r"^(\d+-)?\d{1,2}:\d{2}:\d{2}$")] = "24:00:00"
     memory_gb: float = Field(default=8.0, gt=0)  # of each node
-    environment: PlainText  # the Python environment, on a file system that all nodes share
-    folder: PlainText  # for tokens and logs, on a shared file system too
-    modules: tuple[PlainText, ...] = ()  # `module load`
+    environment: SharedPath  # the Python environment, on a file system that all nodes share
+    folder: SharedPath  # for tokens and logs, on a shared file system too
+    modules: tuple[ModuleName, ...] = ()  # `module load`
     train: tuple[PlainText, ...] = ()  # words of `repertory train`; none: the cluster waits for it
+    wait_minutes: WaitMinutes = 60.0  # for `up`, the time in the queue included
 
 
 class PodShape(Shape):
@@ -219,7 +227,8 @@ class KubernetesInventory(Inventory):
     spot: bool = False  # workers may go to nodes that may vanish
     storage_gb: int = Field(default=20, ge=1)  # for runs, on a volume of the head
     storage_class: PlainText | None = None
-    train: tuple[PlainText, ...] = ()  # words of `repertory train`: a RayJob
+    train: tuple[PlainText, ...] = ()  # words of `repertory train`, which runs beside the head
+    wait_minutes: WaitMinutes = 15.0  # for `up`
 
 
 class ComposeInventory(Inventory):
@@ -230,6 +239,7 @@ class ComposeInventory(Inventory):
     head: HeadPodShape = HeadPodShape()
     worker: PodShape = PodShape()
     workers: int = Field(default=1, ge=0, le=1000)
+    wait_minutes: WaitMinutes = 10.0  # for `up`
 
 
 AnyInventory = (

@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 STATE = "state.json"
 LOOK_SECONDS = 0.5
+BEAT_SECONDS = 5.0  # it says at least so often that it is there
 STOP_SECONDS = 20.0
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 15.0
@@ -91,6 +92,8 @@ class Keeper:
         self._stopping = threading.Event()
         self._restarts = 0
         self._started_at = time.time()
+        self._phase: Phase = "stopped"
+        self._reason = ""
 
     def run(self) -> None:
         with ExitStack() as stack:
@@ -100,8 +103,9 @@ class Keeper:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             self._say("starting")
             try:
-                guardian = stack.enter_context(Guardian())
-                stack.callback(guardian.clear)
+                _make_private(Path(self._node.ray_folder))
+                guardian = Guardian()
+                stack.callback(guardian.clear)  # some of Ray's own end a little later
                 stack.enter_context(guardian.marking())
                 self._keep(stack)
             except Exception as error:
@@ -123,8 +127,11 @@ class Keeper:
         ray = _Child(self._ray_command(), self._environment(), self._logs / "ray.log")
         stack.callback(ray.stop)
         pause, began = FIRST_PAUSE_SECONDS, time.monotonic()
-        ready = False
+        ready, said_at = False, time.monotonic()
         while not self._stopping.wait(LOOK_SECONDS):
+            if time.monotonic() - said_at > BEAT_SECONDS:
+                said_at = time.monotonic()
+                self._say(self._phase, self._reason)
             for server in servers:
                 if not server.alive():
                     logger.warning("%s ended, and is started again", server)
@@ -191,10 +198,14 @@ class Keeper:
             *(sys.executable, "-m", "services.cli", "dashboard", str(node.runs), "--json"),
             f"--port={node.dashboard_port}",
         ]
-        return _Child(command, dict(os.environ), self._logs / "dashboard.log")
+        # What it says first is a link that logs in, and nothing for a file.
+        log = self._logs / "dashboard.log"
+        return _Child(command, dict(os.environ), log, quiet=True)
 
     def _say(self, phase: Phase, reason: str = "") -> None:
-        logger.info("%s %s", phase, reason)
+        if (phase, reason) != (self._phase, self._reason):
+            logger.info("%s %s", phase, reason)
+            self._phase, self._reason = phase, reason
         state = KeeperState(
             phase,
             reason,
@@ -210,10 +221,14 @@ class Keeper:
 class _Child:
     """One command that shall run. Its output goes to a file."""
 
-    def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
+    def __init__(
+        self, command: list[str], environment: dict[str, str], log: Path, *, quiet: bool = False
+    ) -> None:
+        """`quiet`: only its errors are written down."""
         self._command = command
         self._environment = environment
         self._log = log
+        self._quiet = quiet
         self._process: subprocess.Popen[bytes] | None = None
 
     def __str__(self) -> str:
@@ -231,7 +246,7 @@ class _Child:
             self._process = subprocess.Popen(
                 tied_to_parent(self._command, signal.SIGTERM),
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=subprocess.DEVNULL if self._quiet else log,
                 stderr=log,
                 env=self._environment | {"REPERTORY_GUARDIAN": os.environ["REPERTORY_GUARDIAN"]},
                 cwd="/",  # where nobody has a package that is called as one of ours
@@ -285,6 +300,13 @@ def _next_pause(pause: float, ran_seconds: float) -> float:
     if ran_seconds > SETTLED_SECONDS:
         return FIRST_PAUSE_SECONDS
     return min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+
+def _make_private(folder: Path) -> None:
+    """In a place where others may have made something of that name before us."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise UsageError(f"{folder} belongs to somebody else: choose another name for the cluster")
 
 
 def _lock(folder: Path) -> IO[bytes]:

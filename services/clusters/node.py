@@ -49,6 +49,7 @@ class Node:
     control_address: str  # HOST:PORT of the head's control server
     shard_ports: tuple[int, int]  # first and last
     ray: Mapping[str, Any]  # how Ray is started here: options of `ray start`, without dashes
+    ray_folder: str  # for Ray's sockets and logs: the same path on all machines
     dashboard_port: int | None = None  # of the head
     version: str = ""  # of repertory
 
@@ -134,7 +135,7 @@ class Node:
     def here(cls) -> Node | None:
         """Of the process that asks; None outside of clusters."""
         folder = os.environ.get(VARIABLE)
-        return None if folder is None else cls.read(Path(folder))
+        return None if folder is None else cls.read(Path(folder).expanduser())
 
     @classmethod
     def at(cls, ray_address: str) -> Node | None:

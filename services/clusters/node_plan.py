@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,9 @@ def plan_node(
     }
     if shape.cores is not None:
         options["num-cpus"] = shape.cores
+    ray_folder = f"/tmp/repertory-{inventory.name}"  # short: it holds sockets
     if is_head:
-        options["temp-dir"] = f"/tmp/repertory-{inventory.name}"  # of all machines: Ray tells them
+        options["temp-dir"] = ray_folder  # the others hear of it from the head
     if fixed_ports:
         node_manager, object_manager, agent = range(ports.node.first, ports.node.first + 3)
         options |= {
@@ -56,14 +57,17 @@ def plan_node(
         control_address=f"{head_address}:{ports.control}",
         shard_ports=(ports.shards.first, ports.shards.last),
         ray=options,
+        ray_folder=ray_folder,
         dashboard_port=ports.dashboard if is_head else None,
         version=importlib.metadata.version("repertory"),
     )
 
 
-def node_files(node: Node, authority: Authority, token: bytes) -> Mapping[str, bytes]:
+def node_files(
+    node: Node, authority: Authority, token: bytes, other_names: Sequence[str] = ()
+) -> Mapping[str, bytes]:
     """What is put into a node's folder; the token and the key are for their owner alone."""
-    issued = authority.issue([node.name, node.address])
+    issued = authority.issue([node.name, node.address, *other_names])
     return {
         "node.json": json.dumps(node.to_json(), indent=1).encode(),
         "token": token,

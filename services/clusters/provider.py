@@ -58,7 +58,8 @@ class Operator:
 class Provider(Protocol):
     """Made of its inventory; nothing is started by that."""
 
-    inventory: AnyInventory
+    @property
+    def inventory(self) -> AnyInventory: ...
 
     def render(self) -> Mapping[str, str]:
         """Files by their names: all that `up` will use, to be read first. Without secrets."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -17,15 +17,24 @@ from services.commands.arguments import Json, Run
 Policy = Annotated[Positional[str], arg(metavar="POLICY")]
 
 
-def status(run: Run, /, json_: Json = False) -> None:
+def status(
+    run: Annotated[Positional[Path | None], arg(metavar="RUN", help_behavior_hint="")] = None,
+    /,
+    address: Annotated[str | None, arg(metavar="NAME|HOST:PORT", help_behavior_hint="")] = None,
+    json_: Json = False,
+) -> None:
     """Show the processes of a distributed run: where each is, what it does, how it fares.
 
     Args:
-        run: The run directory.
+        run: The run directory; without one, all runs that go on in a cluster are listed.
+        address: Of that cluster; default: the one that this machine belongs to.
         json_: Print one JSON object.
     """
     from services.run_status import print_status, read_status
 
+    if run is None:
+        _list_runs(address, json_=json_)
+        return
     found = read_status(run)
     if json_:
         print(json.dumps(found.to_json()))
@@ -33,14 +42,14 @@ def status(run: Run, /, json_: Json = False) -> None:
         print_status(found)
 
 
-def scale(run: Run, /, actors: int) -> None:
+def scale(run: Run, /, actors: Annotated[int | Literal["auto"], arg(metavar="N|auto")]) -> None:
     """Change the number of rollout processes of a distributed run while it goes on.
 
     Args:
         run: The run directory.
-        actors: How many there shall be.
+        actors: How many there shall be; auto: in a cluster, as many as there is room for.
     """
-    if actors < 0:
+    if actors != "auto" and actors < 0:
         raise UsageError(f"--actors {actors} is refused: give 0 or more")
     _tell(run, "scale", actors=actors)
     print(f"{run}: {actors} actors")
@@ -102,6 +111,18 @@ def release(
     """
     _tell(run, "release", policy=policy)
     print(f"{run}: {policy or 'every policy'} is neither pinned nor benched")
+
+
+def _list_runs(address: str | None, *, json_: bool) -> None:
+    from dataclasses import asdict
+
+    from services.cluster_runs import cluster_here, print_runs, runs_of
+
+    found = runs_of(cluster_here(address))
+    if json_:
+        print(json.dumps([asdict(one) for one in found]))
+    else:
+        print_runs(found)
 
 
 def _tell(run: Path, command: str, **arguments: object) -> None:
