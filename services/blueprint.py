@@ -95,7 +95,7 @@ class Blueprint:
             host = _actor(ShardHost, where, cores=0)
             return host.remote(context, index, self._links[index].listen, self._tables(index))
         if role == "worker":
-            host = _actor(WorkerHost, where, cores=plan.actor_cores, threads=1)
+            host = _actor(WorkerHost, where, cores=self.needs(name)["CPU"], threads=1)
             return host.remote(context, int(rest))
         if role == "evaluator":
             return _actor(EvaluatorHost, where, cores=0).remote(context)
@@ -111,7 +111,8 @@ class Blueprint:
         """What Ray sets aside for it."""
         role, _, rest = name.partition("-")
         if role == "worker":
-            return {"CPU": self._plan.actor_cores}
+            # The first never waits for a core: without any actor a run would stand still.
+            return {"CPU": self._plan.actor_cores if int(rest) else 0.0}
         if role in ("learner", "replica"):
             learner = rest if role == "learner" else _replica(rest)[1]
             return {"CPU": self._plan.learner_cores, "GPU": self._plan.learner_gpus[learner]}

@@ -40,7 +40,7 @@ def cluster_here(address: str | None) -> Node:
     if found is None:
         what = "no cluster" if address is None else f"no cluster {address}"
         raise UsageError(f"this machine belongs to {what}: name a RUN, or see `repertory cluster`")
-    return found
+    return found.check_up()
 
 
 def runs_of(node: Node) -> list[RunLine]:

@@ -39,7 +39,12 @@ class Elastic:
         self._next_look = time.monotonic() + LOOK_SECONDS
         try:
             self._control.claim(
-                Claim(self._learner_cores, self.own_number, self._since, time.time())
+                Claim(
+                    self._learner_cores if self._placement.home_acts else 0.0,
+                    self.own_number,
+                    self._since,
+                    time.time(),
+                )
             )
             claims = self._control.claims()
         except ControlUnavailable as error:

@@ -37,6 +37,7 @@ class Placement:
     def __init__(self, node: Node | None) -> None:
         self.node = node
         self.home: Home | None = None
+        self.home_acts = True  # learners and actors share its cores
 
     def machines(self) -> Machines:
         """All of them together."""
@@ -71,6 +72,7 @@ class Placement:
             ),
         )
         self.home = Home(best["NodeID"], best["NodeManagerAddress"])
+        self.home_acts = bool(best["Resources"].get("actors"))
 
     def is_lost(self) -> bool:
         """The home is no longer among the machines."""

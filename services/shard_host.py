@@ -15,6 +15,8 @@ from services.hosts import Process, ProcessContext
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 60.0
+# In a cluster actors come as machines do, and each has a stream to every shard.
+MANY_CALLERS = {"max_clients": 16_384, "max_streams": 4096}
 
 
 class ShardHost(Process):
@@ -26,10 +28,10 @@ class ShardHost(Process):
         super().__init__(context)
         self._shard: ShardProcess | None = None
         self._heartbeat = self.beat("shard", self._facts)
-        secrets = {} if self.node is None else self.node.as_server()
+        clustered = {} if self.node is None else {**self.node.as_server(), **MANY_CALLERS}
         config = ShardConfig(
             tables=dict(tables),
-            server=ServerConfig(address=listen, **secrets),
+            server=ServerConfig(address=listen, **clustered),
             checkpoint_dir=self.folder / "replay" / f"shard-{index}",
             checkpoint_every_seconds=CHECKPOINT_SECONDS,
         )

@@ -82,7 +82,7 @@ def launch(
             metrics = MetricsServer(config.log.prometheus, RunCollector(control))
             stack.callback(metrics.close)
             reporter.message(f"metrics for Prometheus: http://{metrics.address}/metrics")
-        if config.log.dashboard:
+        if config.log.dashboard and place.node is None:  # a cluster has one for all its runs
             port = config.log.dashboard_port
             stack.enter_context(RunDashboard(directory.path, port, reporter.message))
         stack.enter_context(_cluster(place, private / "ray_token"))
@@ -127,6 +127,7 @@ def place_of(run_dir: Path) -> Place:
 
 
 def place_at(node: Node, redis: ControlAddress | None = None) -> Place:
+    node.check_up()
     return Place(node.ray_address, node.token_file, redis or node.control, node=node)
 
 

@@ -43,6 +43,7 @@ def good_facts(**changes: Any) -> dict[str, Any]:
         "kept": False,
         "card": None,
         "taken_ports": [],
+        "taken_here": [],
         "has_address": True,
         **changes,
     }
@@ -105,6 +106,7 @@ class FakeShell:
     running: bool = False
     state: Any = None  # as its keeper has written it
     members: list[Any] = field(default_factory=list)  # as the head has them
+    runs: list[str] = field(default_factory=list)
     clock: Any = None  # () -> seconds since the epoch
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -120,7 +122,7 @@ class FakeShell:
             raise answer
         if answer is not None:
             return answer
-        done: Done = getattr(self, f"_{call.verb}")(call)
+        done: Done = getattr(self, f"_{call.verb.replace('-', '_')}")(call)
         return done
 
     def _look(self, call: Call) -> Done:
@@ -137,6 +139,10 @@ class FakeShell:
         """Really, below folders for tests."""
         assert call.words[-1].startswith(tempfile.gettempdir())
         return LocalShell().run(call.words, timeout_seconds=30)
+
+    def _stop_runs(self, call: Call) -> Done:
+        stopped, self.runs = self.runs, []
+        return said({"stopped": stopped, "left": []})
 
     def _status(self, call: Call) -> Done:
         return said({"kept": self.running, "state": self.state})

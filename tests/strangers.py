@@ -14,13 +14,15 @@ SECONDS = 5.0
 HTTP = b"GET / HTTP/1.1\r\nHost: stranger\r\n\r\n"
 REDIS = b"PING\r\n"
 HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+HEALTH = "/grpc.health.v1.Health/Check"
 # What may be asked without knowing anything: who is there, and what the replay holds.
 METHODS = (
     "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo",
     "/ray.rpc.InternalKVGcsService/InternalKVKeys",
     "/ray.rpc.NodeManagerService/GetNodeStats",
     "/ray.rpc.CoreWorkerService/GetCoreWorkerStats",
-    "/grpc.health.v1.Health/Check",
+    "/ray.rpc.ObjectManagerService/Pull",
+    HEALTH,
     f"/{SERVICE}/Describe",
 )
 REFUSALS = (
@@ -28,6 +30,7 @@ REFUSALS = (
     grpc.StatusCode.PERMISSION_DENIED,
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.UNIMPLEMENTED,
 )
 
 
@@ -76,7 +79,7 @@ def is_nothing(answer: bytes) -> bool:
     return (
         answer == b""
         or answer.startswith(b"\x15\x03")
-        or answer.startswith(b"HTTP/1.1 401")
+        or answer.startswith((b"HTTP/1.1 401", b"HTTP/1.1 400", b"HTTP/1.0 400"))
         or _is_only_http2_frames(answer)
     )
 

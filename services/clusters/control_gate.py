@@ -78,19 +78,21 @@ class ControlGate(Closing):
         except OSError:  # it is being started again: callers try again too
             writer.close()
             return
+        passing = [
+            asyncio.ensure_future(_pass_on(reader, inner_writer)),
+            asyncio.ensure_future(_pass_on(inner_reader, writer)),
+        ]
         try:
-            async with asyncio.TaskGroup() as group:
-                there = group.create_task(_pass_on(reader, inner_writer))
-                back = group.create_task(_pass_on(inner_reader, writer))
-                await asyncio.wait([there, back], return_when=asyncio.FIRST_COMPLETED)
-                there.cancel()
-                back.cancel()
-        except* OSError:  # whoever it was has gone
+            await asyncio.wait(passing, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:  # the gate closes
             pass
         finally:
-            for one in (inner_writer, writer):
+            for one in passing:
+                one.cancel()
+            await asyncio.gather(*passing, return_exceptions=True)  # whoever it was has gone
+            for end in (inner_writer, writer):
                 with contextlib.suppress(OSError):
-                    one.close()
+                    end.close()
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,8 +1,8 @@
 """What is done on a machine of a cluster, by words that come over ssh:
 
-python -m services.clusters.host start | stop | status | members | logs FOLDER [...]
+python -m services.clusters.host VERB FOLDER [...]
 
-Each prints one JSON object, except `logs`. `keep` is the keeper itself.
+Each verb prints one JSON object, except `logs`. `keep` is the keeper itself.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from repertory.control import Control
 from repertory.errors import RepertoryError
 from services.clusters.keeper import Keeper, KeeperState, is_kept, members
 from services.clusters.node import Node
@@ -33,6 +34,7 @@ from services.secret_file import secret_in
 POLL_SECONDS = 0.1
 START_SECONDS = 120.0
 STOP_SECONDS = 60.0
+RUNS_SECONDS = 90.0  # a last evaluation and a checkpoint
 SECRETS = ("token", "key.pem", "certificate.pem", "authority.pem", "authority.key")
 
 
@@ -93,6 +95,22 @@ def link(folder: Path) -> dict[str, Any]:
     return {"link": f"http://127.0.0.1:{node.dashboard_port}/enter?code={code}"}
 
 
+def stop_runs(folder: Path) -> dict[str, Any]:
+    """Each writes a checkpoint; returns when they have ended, or will not."""
+    if not is_kept(folder):
+        return {"stopped": [], "left": []}
+    node = Node.read(folder)
+    with Control(node.control, "") as control:
+        asked = list(control.claims())
+        for run in asked:
+            with Control(node.control, run) as told:
+                told.send("stop")
+        deadline = time.monotonic() + RUNS_SECONDS
+        while (left := set(control.claims())) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+    return {"stopped": [run for run in asked if run not in left], "left": sorted(left)}
+
+
 def status(folder: Path) -> dict[str, Any]:
     state = KeeperState.read(folder)
     return {"kept": is_kept(folder), "state": None if state is None else asdict(state)}
@@ -114,6 +132,7 @@ def keep(folder: Path) -> dict[str, Any]:
 VERBS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "start": start,
     "stop": stop,
+    "stop-runs": stop_runs,
     "status": status,
     "members": all_members,
     "link": link,

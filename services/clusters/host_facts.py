@@ -51,6 +51,7 @@ def facts(question: dict[str, Any]) -> dict[str, Any]:
         "kept": _is_kept(folder),
         "card": _card(folder),
         "taken_ports": [port for port in question["ports"] if _is_taken(question["address"], port)],
+        "taken_here": [port for port in question["own_ports"] if _is_taken("127.0.0.1", port)],
         "has_address": _has_address(question["address"]),
     }
 

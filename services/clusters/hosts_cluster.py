@@ -7,7 +7,6 @@ beside each other. What it started it ends again if one of them fails.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -38,7 +37,7 @@ STOP_SECONDS = 120.0
 ANSWER_SECONDS = 60.0
 LOCAL_ADDRESS = "127.0.0.2"  # Ray would take 127.0.0.1 for "whatever address this machine has"
 # Unpacked in the node's folder, which is made for its owner alone.
-_UNPACK = 'umask 077; mkdir -p "$1" && tar -x -C "$1"'
+_UNPACK = 'umask 077; mkdir -p "$1" && rm -rf "$1/code" && tar -x -C "$1"'
 _REMOVE = 'cd "$1" && rm -rf logs state.json lock node.json control code && cd / && rmdir "$1"'
 
 
@@ -85,8 +84,8 @@ class HostsCluster:
         )
 
     def up(self, say: Say) -> None:
-        self._record(workers=len(self._machines) - 1)
         self._start(self._machines, say)
+        self._record(workers=len(self._machines) - 1)
 
     def _start(self, machines: Sequence[Machine], say: Say) -> None:
         say(f"looking at {len(machines)} machines")
@@ -115,9 +114,8 @@ class HostsCluster:
         except BaseException:
             if begun:
                 say(f"that failed: ending {', '.join(machine.name for machine in begun)} again")
-            with contextlib.suppress(RepertoryError):
-                _on_each(new, self._stop_one)
-                _on_each(new, _remove_empty_folder)
+            _try_each(new, self._stop_one)
+            _try_each(new, _remove_empty_folder)
             raise
 
     def _bring_folder(self, machine: Machine, authority: Authority, token: bytes) -> None:
@@ -192,12 +190,12 @@ class HostsCluster:
             raise UsageError(
                 f"--workers {workers} is refused: {self._source} names {there}; add machines to it"
             )
-        self._record(workers=workers)
         leaving = self._machines[1 + workers :]
         if leaving:
             say(f"letting go of {', '.join(machine.name for machine in leaving)}")
             _on_each(leaving, self._stop_one)
         self._start(self._machines[: 1 + workers], say)
+        self._record(workers=workers)
 
     def logs(self, *, host: str | None, lines: int, follow: bool) -> None:
         machines = [one for one in self._machines if host in (None, one.name)]
@@ -215,8 +213,13 @@ class HostsCluster:
             reader.join()
 
     def down(self, say: Say) -> None:
-        """Workers first, so that the head does not mourn them."""
-        failures = []
+        """Runs first, with a checkpoint; then workers, so that the head does not mourn them."""
+        failures: list[str] = []
+        try:
+            for run in self._ask(self._head, "stop-runs", STOP_SECONDS)["stopped"]:
+                say(f"run {run} has stopped")
+        except RepertoryError as unheard:
+            say(f"no run could be told to stop: {unheard}")
         for machines in (self._machines[1:], self._machines[:1]):
             for machine, error in _try_each(machines, self._stop_one):
                 if error is None:

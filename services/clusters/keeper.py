@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -115,6 +116,7 @@ class Keeper:
 
     def _keep(self, stack: ExitStack) -> None:
         servers: list[_Child | EmbeddedRedis] = []
+        next_start: dict[object, float] = defaultdict(float)  # not at once, where it ends at once
         if self._node.is_head:
             redis = EmbeddedRedis(self._node.folder / "control", self._node.token_file)
             stack.enter_context(redis)
@@ -133,8 +135,9 @@ class Keeper:
                 said_at = time.monotonic()
                 self._say(self._phase, self._reason)
             for server in servers:
-                if not server.alive():
-                    logger.warning("%s ended, and is started again", server)
+                if not server.alive() and time.monotonic() > next_start[server]:
+                    logger.info("starting %s", server)
+                    next_start[server] = time.monotonic() + LONGEST_PAUSE_SECONDS
                     server.start()
             if not ray.alive():
                 if ray.started:

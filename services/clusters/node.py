@@ -21,7 +21,7 @@ from typing import Any
 
 from repertory.checkpoints import write_atomically
 from repertory.control import ControlAddress, ControlTls
-from repertory.errors import UsageError
+from repertory.errors import RepertoryError, UsageError
 
 VARIABLE = "REPERTORY_NODE"
 CARD = "node.json"
@@ -113,6 +113,15 @@ class Node:
             "RAY_TLS_SERVER_CERT": str(self.certificate),
             "RAY_TLS_SERVER_KEY": str(self.key),
         }
+
+    def check_up(self) -> Node:
+        """Itself; what it shows to others goes when the cluster is taken down."""
+        if not self.token_file.exists():
+            raise RepertoryError(
+                f"the cluster {self.cluster} is down on this machine: `repertory cluster up` with "
+                "its inventory brings it back"
+            )
+        return self
 
     def to_json(self) -> dict[str, Any]:
         document = asdict(self)

@@ -59,6 +59,7 @@ def _look(machine: Machine, python: Python, require: Requirements, lock: Mapping
         "interpreter": python.interpreter,
         "address": machine.node.address,
         "ports": machine.ports,
+        "own_ports": [] if machine.node.dashboard_port is None else [machine.node.dashboard_port],
     }
     before = time.time()
     done = machine.shell.run(
@@ -128,8 +129,8 @@ def _check_ports(machine: Machine, facts: Mapping[str, Any]) -> list[Finding]:
     if not facts["has_address"]:
         remedy = "give the address under which the others reach it"
         return [Finding(machine.name, "address", False, f"{address} is not its own", remedy)]
-    if facts["taken_ports"]:
-        taken = ", ".join(map(str, facts["taken_ports"][:5]))
+    if found := [*facts["taken_ports"], *facts["taken_here"]]:
+        taken = ", ".join(map(str, found[:5]))
         remedy = "end what listens there, or choose other ports"
         return [Finding(machine.name, "ports", False, f"taken: {taken}", remedy)]
     return [Finding(machine.name, "ports", True, f"{len(machine.ports)} free at {address}")]

@@ -12,6 +12,7 @@ from tyro.conf import arg
 
 from repertory.errors import UsageError
 from services.commands.arguments import Environment, File, Folder, Run, Settings, Text, Whole
+from services.user_code import make_importable
 
 if TYPE_CHECKING:
     from repertory.config import RunConfig
@@ -82,6 +83,7 @@ def train(
     from repertory.config import parse_assignment, read_yaml, resolve
     from services import launcher
 
+    place = None if local else _place(address, token_file, redis_url, redis_password_file)
     overrides = dict(parse_assignment(text) for text in set_)
     flags = {
         "steps": steps,
@@ -99,7 +101,6 @@ def train(
         algorithms = [_fitting_algorithm(env, config, overrides)]
     resolved = resolve(env, algorithms, file=config, overrides=overrides)
     spec = launcher.check(resolved)
-    place = None if local else _place(address, token_file, redis_url, redis_password_file)
     run_dir = run_dir or launcher.default_run_dir(resolved, place)
     if dry_run:
         print(resolved.to_yaml(), end="")
@@ -162,6 +163,7 @@ def _place(
     redis = None if redis_url is None else ControlAddress(redis_url, redis_password_file)
     node = None if address is None else Node.at(address)
     if node is not None:
+        make_importable(str(node.code))  # what its environments may be made of
         return place_at(node, redis)
     if address is not None and token_file is None:
         raise UsageError(

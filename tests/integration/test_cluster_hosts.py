@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -70,11 +71,12 @@ def test_a_run_over_three_hosts_that_come_and_go(cluster: Cluster) -> None:
     cluster.call("scale", "--workers", "2")
     until(lambda: cluster.hosts_of_workers("one") == everybody, "gamma is used again")
 
+    heard = len(cluster.events("one"))
     gamma.cut()
     until(lambda: gamma.name not in cluster.hosts_of_workers("one"), "gamma is missed")
     before = cluster.status_of("one")["env_steps"]
     until(lambda: cluster.status_of("one")["env_steps"] > before + 500, "the others go on")
-    until(lambda: lost(cluster, "one"), "gamma is given up")
+    until(lambda: fewer_actors(cluster.events("one")[heard:]), "gamma is given up")
     gamma.mend()
     until(lambda: cluster.hosts_of_workers("one") == everybody, "gamma is back")
 
@@ -107,11 +109,8 @@ def has_log(host: Host, prefix: str) -> bool:
     return found.returncode == 0
 
 
-def lost(cluster: Cluster, run: str) -> bool:
-    return any(
-        event["event"] == "restarting" and event["reason"] == "its machine is gone"
-        for event in cluster.events(run)
-    )
+def fewer_actors(events: list[dict[str, Any]]) -> bool:
+    return any(one["event"] == "actors" and one["number"] < one["before"] for one in events)
 
 
 def secrets_on(host: Host) -> list[str]:
@@ -150,7 +149,8 @@ def nobody_gets_anything(cluster: Cluster) -> None:
                 member[1].read_bytes(),
                 member[0].read_bytes(),
             )
-            assert strangers.calls(*place, credentials) == {}, who
+            # That it is there is all it hears from Ray, whose own machines ask that without one.
+            assert strangers.calls(*place, credentials).keys() <= {strangers.HEALTH}, who
             got = strangers.tls(*place, *member)["redis"]
             assert strangers.is_nothing(got) or got.startswith(b"-NOAUTH"), f"{who}: {got!r}"
     assert tried >= 3 * 4  # three ports of Ray on each host, the head's own, shards, processes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from types import SimpleNamespace
 
 import pytest
 from packaging.requirements import Requirement
@@ -48,6 +49,27 @@ def test_an_extra_that_is_unknown_changes_nothing(ours: dict[str, str]) -> None:
 
 def test_it_is_in_order(ours: dict[str, str]) -> None:
     assert list(ours) == sorted(ours)
+
+
+REQUIRED = {
+    "repertory": ["Server[tls]", "nowhere", "for-them; sys_platform == 'no-such-system'"],
+    "server": ["crypto-lib; extra == 'tls'", "colours; extra == 'pretty'", "repertory"],
+    "crypto-lib": ["server"],
+    "colours": [],
+    "for-them": [],
+}
+
+
+def test_extras_of_what_is_needed_count_and_other_systems_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def distribution(name: str) -> SimpleNamespace:
+        if name not in REQUIRED:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return SimpleNamespace(version="1.0+local", requires=REQUIRED[name])
+
+    monkeypatch.setattr(importlib.metadata, "distribution", distribution)
+    assert lock() == {"crypto-lib": "1.0", "server": "1.0"}
 
 
 @pytest.mark.parametrize("name", ["Foo.Bar", "foo_bar", "FOO--bar", "foo-bar"])

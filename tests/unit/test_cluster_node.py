@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cluster_fakes import bring, node_in
 
-from repertory.errors import UsageError
+from repertory.errors import RepertoryError, UsageError
 from services.clusters.authority import Authority
 from services.clusters.inventory import LocalInventory, Shape
 from services.clusters.node import CARD, VARIABLE, Node
@@ -146,6 +146,14 @@ def test_a_broken_folder_of_another_cluster_is_no_harm(home: Path) -> None:
     node = written(home / "nodes" / "lab")
     assert Node.at("lab") == node
     assert Node.at("auto") is None
+
+
+def test_a_node_is_up_as_long_as_it_has_its_token(tmp_path: Path) -> None:
+    node = bring(node_in(tmp_path / "lab"), Authority(tmp_path / "authority"))
+    assert node.check_up() is node
+    node.token_file.unlink()
+    with pytest.raises(RepertoryError, match="the cluster lab is down on this machine"):
+        node.check_up()
 
 
 # What it shows to others

@@ -73,6 +73,7 @@ def test_a_good_machine_has_nothing_wrong() -> None:
             "python.interpreter",
         ),
         ({"taken_ports": [6379]}, "ports", "taken: 6379", "choose other ports"),
+        ({"taken_here": [8600]}, "ports", "taken: 8600", "choose other ports"),
         ({"has_address": False}, "address", "127.0.0.1 is not its own", "give the address"),
         ({"disk_bytes": 2**30}, "disk", "1.0 GB free of 5 asked for", "require.disk_gb"),
         ({"writable": False}, "disk", "cannot write to /node", "choose another `folder`"),
@@ -290,6 +291,16 @@ def test_a_taken_port_is_seen(tmp_path: Path) -> None:
         assert really(tmp_path, ports=ports)["taken_ports"] == ports[:2]
 
 
+def test_a_taken_port_of_the_dashboard_is_seen(tmp_path: Path) -> None:
+    """It listens on this machine alone, whatever the address is."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        node = replace(machine_with(LocalShell(), tmp_path).node, dashboard_port=port)
+        elsewhere = replace(node, address="127.0.0.2")
+        assert really(tmp_path, node=elsewhere)["taken_here"] == [port]
+    assert really(tmp_path, node=elsewhere)["taken_here"] == []
+
+
 def test_an_address_of_another_machine_is_seen(tmp_path: Path) -> None:
     node = replace(machine_with(LocalShell(), tmp_path).node, address="192.0.2.1")
     facts = really(tmp_path, node=node, ports=[6379])
@@ -335,6 +346,7 @@ def test_the_question_needs_no_more_than_a_bare_python(tmp_path: Path) -> None:
         "interpreter": "none",
         "address": "127.0.0.1",
         "ports": [],
+        "own_ports": [],
     }
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-", json.dumps(question)],

@@ -44,6 +44,7 @@ class FakePlacement:
     def __init__(self, node: Any, cores: float) -> None:
         self.node = node
         self.cores = cores
+        self.home_acts = True
 
     def machines(self) -> Machines:
         return Machines(cores=1000.0, memory_bytes=1, gpus=0.0, acting_cores=self.cores)
@@ -82,6 +83,14 @@ def test_it_follows_the_machines(control: FakeControl, placement: FakePlacement)
     assert run.look() == 10
     placement.cores = 3.0
     assert run.look() == 1
+
+
+def test_learners_on_a_machine_without_actors_take_no_cores_of_theirs(
+    control: FakeControl, placement: FakePlacement
+) -> None:
+    placement.home_acts = False
+    assert make(control, placement).look() == 8
+    assert control.said["run-1"].learner_cores == 0.0
 
 
 def test_it_makes_room_for_another_run_and_takes_it_back(

@@ -1,0 +1,64 @@
+"""The machine with the learners and the replay is lost: the run goes on around another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_on_hosts import Cluster, until
+from lan import Lan, why_not
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        why_not() is not None, reason=f"NO HOSTS: clusters are not tested over ssh: {why_not()}"
+    ),
+]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    folder = tmp_path / "lan"
+    folder.mkdir()
+    with Lan(folder) as lan:
+        made = Cluster(tmp_path, lan)
+        shapes = [
+            {"host": host.name, "address": host.address, "cores": 2, "object_store_mb": 100}
+            for host in lan.hosts
+        ]
+        made.write(
+            head=shapes[0] | {"runs": ["actors"]},
+            workers=[one | {"runs": ["learners", "actors"]} for one in shapes[1:]],
+        )
+        yield made
+        made.close()
+
+
+def home_of(cluster: Cluster) -> set[str]:
+    members = cluster.status_of("one")["members"]
+    return {members[name]["host"] for name in ("learner-dqn", "shard-0") if name in members}
+
+
+def test_learners_and_shards_move(cluster: Cluster) -> None:
+    cluster.call("up")
+    train = cluster.train(
+        *("one", "CartPole-v1", "--algo", "dqn", "--steps", "2000000"),
+        *("--set", "checkpoint.every=2000"),
+    )
+    until(lambda: cluster.status_of("one")["env_steps"] > 5000, "it learns")
+    (first,) = home_of(cluster)
+    lost = next(host for host in cluster.lan.hosts if host.name == first)
+    lost.crash()
+    until(lambda: any(one["event"] == "moved" for one in cluster.events("one")), "it moves")
+    before = cluster.status_of("one")["env_steps"]
+    until(lambda: cluster.status_of("one")["env_steps"] > before + 2000, "it goes on")
+    (second,) = home_of(cluster)
+    assert second not in (first, cluster.lan.hosts[0].name)
+    updates = cluster.status_of("one")["members"]["learner-dqn"]["facts"]["updates"]
+    assert updates > 0
+    lost.boot()
+    cluster.call("down")
+    output, _ = train.communicate(timeout=120)
+    assert train.returncode == 0, output
