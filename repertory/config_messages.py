@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard, get_args, get_origin
 
@@ -34,7 +35,7 @@ def explain(
         return f"{key} is missing: {remedy.format(key=key)}"
     if detail["type"] == "value_error":  # one of our own validators: a whole sentence
         return detail["msg"].removeprefix("Value error, ")
-    message = detail["msg"].removeprefix("Input ").removeprefix("String ")
+    message = re.sub(r"^(Input|String|Tuple|List|Value) ", "", detail["msg"])
     return f"{key} = {document_here!r} is refused: it {message}{_default_of(path, document, root)}"
 
 
@@ -77,8 +78,12 @@ def _holder_of(path: Sequence[Any], document: Any, root: type[Settings]) -> type
             current = lookup(kind, here["name"]).Config
         elif _is_settings(field.annotation):
             current = field.annotation
-        elif get_origin(field.annotation) is dict and _is_settings(
-            values := get_args(field.annotation)[1]
+        elif (
+            get_origin(field.annotation) is dict
+            and _is_settings(values := get_args(field.annotation)[1])
+        ) or (
+            get_origin(field.annotation) is tuple
+            and _is_settings(values := get_args(field.annotation)[0])
         ):
             current, is_name = values, True
         else:
@@ -99,7 +104,7 @@ def _unknown(path: Sequence[Any], document: Any, value: Any, root: type[Settings
     key = _spoken([*path, *rest])
     holder = _holder_of(path, document, root)
     names = list(holder.model_fields) if holder is not None else []
-    if holder is root:
+    if holder is root and "learners" in names:
         names.append("learner")
     close = difflib.get_close_matches(str(path[-1]), names, n=1, cutoff=0.5)
     if close:

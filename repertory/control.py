@@ -23,11 +23,14 @@ of one policy are told apart by their epoch: the weight hub takes nothing from t
 from __future__ import annotations
 
 import json
+import socket
+import ssl
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,6 +66,11 @@ class ControlTls:
     certificate: Path
     key: Path
 
+    def __post_init__(self) -> None:
+        """Those who get an address work in folders of their own."""
+        for name in ("authority", "certificate", "key"):
+            object.__setattr__(self, name, getattr(self, name).resolve())
+
 
 @dataclass(frozen=True, slots=True)
 class ControlAddress:
@@ -96,20 +104,18 @@ class ControlAddress:
 
     def connect(self, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Any:
         """A `redis.Redis` that speaks str (its own types say bytes or str); nothing is sent yet."""
-        password = None if self.password_file is None else self.password_file.read_text().strip()
-        tls = (
-            {}
-            if self.tls is None
-            else {
-                "ssl_ca_certs": str(self.tls.authority),
-                "ssl_certfile": str(self.tls.certificate),
-                "ssl_keyfile": str(self.tls.key),
-            }
-        )
+        try:
+            password = None if self.password_file is None else self.password_file.read_text()
+        except OSError as error:
+            raise RepertoryError(
+                f"cannot read {self.password_file}, which opens the control server: "
+                f"{error.strerror}"
+            ) from error
+        tls = {} if self.tls is None else {"connection_class": _connection_class(self.tls)}
         try:
             return redis.Redis.from_url(
                 self.url,
-                password=password,
+                password=None if password is None else password.strip(),
                 socket_timeout=timeout_seconds,
                 socket_connect_timeout=timeout_seconds,
                 decode_responses=True,
@@ -120,6 +126,21 @@ class ControlAddress:
                 f"{self.url!r} is not the address of a Redis: write redis://HOST:PORT/0, "
                 f"rediss://HOST:PORT/0 or unix:///PATH ({error})"
             ) from error
+
+
+@cache
+def _connection_class(tls: ControlTls) -> type[redis.SSLConnection]:
+    """Believes this authority alone: redis-py would add it to all that the system trusts."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(tls.authority)
+    context.load_cert_chain(tls.certificate, tls.key)
+
+    class Connection(redis.SSLConnection):
+        def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
+            return context.wrap_socket(sock, server_hostname=self.host)
+
+    return Connection
 
 
 @dataclass(frozen=True, slots=True)

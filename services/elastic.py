@@ -37,16 +37,15 @@ class Elastic:
         if self._placement.node is None or time.monotonic() < self._next_look:
             return None
         self._next_look = time.monotonic() + LOOK_SECONDS
+        claim = Claim(
+            self._learner_cores if self._placement.home_acts else 0.0,
+            self.own_number,
+            self._since,
+            time.time(),
+        )
         try:
-            self._control.claim(
-                Claim(
-                    self._learner_cores if self._placement.home_acts else 0.0,
-                    self.own_number,
-                    self._since,
-                    time.time(),
-                )
-            )
-            claims = self._control.claims()
+            self._control.claim(claim)
+            claims = {**self._control.claims(), self._control.run_id: claim}
         except ControlUnavailable as error:
             logger.warning("%s; the number of actors stays for now", error)
             return None

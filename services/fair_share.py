@@ -19,5 +19,7 @@ def share(acting_cores: float, claims: Mapping[str, Claim], run: str) -> int:
         (name for name, claim in claims.items() if claim.actors is None),
         key=lambda name: (claims[name].since, name),
     )
+    if run not in sharing:  # the server has lost it: it is said again soon
+        return 1
     each, over = divmod(left, len(sharing))
     return max(1, each + (sharing.index(run) < over))  # the oldest get what does not divide

@@ -17,7 +17,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from repertory.errors import RepertoryError
-from services.clusters.node import Node
+from services.clusters.node import Node, join_address
 from services.plan import Machines
 from services.shard_link import ShardLink
 
@@ -111,7 +111,8 @@ class Placement:
                 f"{self.home.address} has {len(ports)} free ports of {first}-{last}, and the run "
                 f"needs {shards}: widen ports.shards in the inventory"
             )
-        return [ShardLink(address, address) for address in _addresses(self.home.address, ports)]
+        addresses = [join_address(self.home.address, port) for port in ports]
+        return [ShardLink(address, address) for address in addresses]
 
 
 def free_ports(host: str, order: list[int], count: int) -> list[int]:
@@ -129,11 +130,6 @@ def free_ports(host: str, order: list[int], count: int) -> list[int]:
                 continue
             free.append(port)
     return free
-
-
-def _addresses(host: str, ports: list[int]) -> list[str]:
-    shown = f"[{host}]" if ":" in host else host
-    return [f"{shown}:{port}" for port in ports]
 
 
 def _alive() -> list[dict[str, Any]]:

@@ -16,10 +16,14 @@ from typing import Any
 import yaml
 from lan import Host, Lan
 
+from repertory.control import Control, ControlAddress, ControlTls, Member
+from services.clusters.authority import Authority
+
 NAME = "lab"
 FOLDER = f"/root/.repertory/nodes/{NAME}"  # on each host
 LONG_SECONDS = 150.0  # only something broken takes this long
 LOOK_SECONDS = 0.5
+FRESH_SECONDS = 5.0
 
 
 class Cluster:
@@ -97,24 +101,31 @@ class Cluster:
         self._trains.append(process)
         return process
 
-    def status_of(self, run: str) -> dict[str, Any]:
-        """As the head's own `repertory status RUN --json`."""
-        done = self.lan.hosts[0].run(
-            *("env", f"REPERTORY_NODE={FOLDER}", sys.executable, "-m", "services.cli"),
-            *("status", f"{FOLDER}/runs/{run}", "--json"),
-            check=False,
-            timeout=60,
-        )
-        return json.loads(done.stdout) if done.returncode == 0 else {"members": {}, "env_steps": 0}
+    def control(self, run: str) -> Control:
+        """The control plane of a run, through the gate, with a certificate of the cluster."""
+        secrets = self.folder / "operator" / "clusters" / NAME / "secrets"
+        own = self.folder / "own"
+        if not own.exists():
+            own.mkdir()
+            issued = Authority(secrets).issue(["laptop"])
+            (own / "certificate.pem").write_bytes(issued.certificate)
+            (own / "key.pem").write_bytes(issued.key)
+        tls = ControlTls(secrets / "authority.pem", own / "certificate.pem", own / "key.pem")
+        place = f"rediss://{self.lan.hosts[0].address}:6380/0"
+        return Control(ControlAddress(place, secrets / "token", tls), run)
+
+    def members(self, run: str) -> dict[str, Member]:
+        """Those that have said something within the last few seconds."""
+        with self.control(run) as control:
+            found = control.members()
+        return {name: one for name, one in found.items() if one.age_seconds < FRESH_SECONDS}
+
+    def steps(self, run: str) -> int:
+        with self.control(run) as control:
+            return control.counters().get("env_steps", 0)
 
     def hosts_of_workers(self, run: str) -> set[str]:
-        """Where actors have said something within the last few seconds."""
-        now = time.time()
-        return {
-            member["host"]
-            for member in self.status_of(run)["members"].values()
-            if member["role"] == "worker" and now - member["at"] < 5
-        }
+        return {one.host for one in self.members(run).values() if one.role == "worker"}
 
     def events(self, run: str) -> list[dict[str, Any]]:
         text = self.lan.hosts[0].run("cat", f"{FOLDER}/runs/{run}/events.jsonl").stdout

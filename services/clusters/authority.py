@@ -40,10 +40,10 @@ class Authority:
     def __init__(self, folder: Path, *, make: bool = True) -> None:
         """Without `make` one that is not there is refused: machines do not make their own."""
         certificate, key = folder / CERTIFICATE, folder / KEY
-        if make and not key.exists():
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _found(folder.name, certificate, key)
         try:
+            if make:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                _found(folder.name, certificate, key)
             self.certificate = certificate.read_bytes()
             self._authority = x509.load_pem_x509_certificate(self.certificate)
             loaded = serialization.load_pem_private_key(key.read_bytes(), password=None)
@@ -64,6 +64,11 @@ class Authority:
                 critical=False,
             )
             .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
+            .add_extension(_usage(signs=False), critical=True)
+            .add_extension(
                 x509.ExtendedKeyUsage(
                     [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
                 ),
@@ -75,15 +80,35 @@ class Authority:
 
 
 def _found(name: str, certificate: Path, key: Path) -> None:
-    made = ec.generate_private_key(ec.SECP256R1())
+    """The key is made once; a certificate for it again where that is missing."""
+    if not key.exists():
+        write_secret(key, _pem(ec.generate_private_key(ec.SECP256R1())))
+    if certificate.exists():
+        return
+    made = serialization.load_pem_private_key(key.read_bytes(), password=None)
+    assert isinstance(made, ec.EllipticCurvePrivateKey)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"repertory {name}"[:64])])
     signed = (
         _builder(f"repertory {name}", subject, made.public_key(), AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
         .sign(made, hashes.SHA256())
     )
-    if write_secret(key, _pem(made)):
-        certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    write_secret(certificate, signed.public_bytes(serialization.Encoding.PEM))
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _builder(
@@ -98,6 +123,7 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - BEFORE)
         .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
 

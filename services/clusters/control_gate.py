@@ -7,7 +7,6 @@ does not get as far as being asked for the password.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 import threading
 
@@ -26,7 +25,7 @@ class ControlGate(Closing):
     def __init__(self, node: Node, socket_path: str) -> None:
         self._socket_path = socket_path
         host, _, port = node.control_address.rpartition(":")
-        self._place = (node.address if host == node.address else "", int(port))
+        self._place = (node.address if host.strip("[]") == node.address else "", int(port))
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(node.authority))
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
@@ -56,43 +55,41 @@ class ControlGate(Closing):
 
     async def _open(self) -> asyncio.Server:
         host, port = self._place
-        return await asyncio.start_server(
-            self._serve,
-            host or None,
-            port,
-            ssl=self._context,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS,
-        )
+        return await asyncio.start_server(self._serve, host or None, port)
 
     async def _shut(self) -> None:
         self._server.close()
-        serving = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in serving:
-            task.cancel()
-        await asyncio.gather(*serving, return_exceptions=True)
-        await self._loop.shutdown_asyncgens()
+        await asyncio.sleep(0)  # those just accepted begin: one that never did would stay open
+        while serving := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in serving:
+                task.cancel()
+            await asyncio.gather(*serving, return_exceptions=True)
+            await asyncio.sleep(0)
+        for _ in range(2):  # for what was aborted to be closed
+            await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends = [writer]
         try:
+            await writer.start_tls(self._context, ssl_handshake_timeout=HANDSHAKE_SECONDS)
+            # While the server is started again it is not there: callers try again too.
             inner_reader, inner_writer = await asyncio.open_unix_connection(self._socket_path)
-        except OSError:  # it is being started again: callers try again too
-            writer.close()
-            return
-        passing = [
-            asyncio.ensure_future(_pass_on(reader, inner_writer)),
-            asyncio.ensure_future(_pass_on(inner_reader, writer)),
-        ]
-        try:
-            await asyncio.wait(passing, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:  # the gate closes
+            ends.append(inner_writer)
+            passing = [
+                asyncio.create_task(_pass_on(reader, inner_writer)),
+                asyncio.create_task(_pass_on(inner_reader, writer)),
+            ]
+            try:
+                await asyncio.wait(passing, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for one in passing:
+                    one.cancel()
+                await asyncio.gather(*passing, return_exceptions=True)
+        except (OSError, asyncio.CancelledError):  # whoever it was has gone, or the gate closes
             pass
         finally:
-            for one in passing:
-                one.cancel()
-            await asyncio.gather(*passing, return_exceptions=True)  # whoever it was has gone
-            for end in (inner_writer, writer):
-                with contextlib.suppress(OSError):
-                    end.close()
+            for end in ends:
+                end.transport.abort()
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

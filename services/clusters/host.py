@@ -83,7 +83,7 @@ def stop(folder: Path) -> dict[str, Any]:
         (folder / name).unlink(missing_ok=True)
     with contextlib.suppress(RepertoryError):
         node = Node.read(folder)
-        if node.is_head or not node.ray_address.startswith(f"{node.address}:"):
+        if node.is_head or not node.ray_address.strip("[").startswith(node.address):
             shutil.rmtree(node.ray_folder, ignore_errors=True)
     return {"ok": True, "stopped": kept}
 

@@ -74,7 +74,7 @@ def _interpreter(command: str) -> list[int] | None:
             stderr=subprocess.DEVNULL,
             timeout=20,
         )
-        return [int(word) for word in answer.stdout.split()]
+        return [int(word) for word in answer.stdout.split()] or None
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
 

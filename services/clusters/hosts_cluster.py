@@ -38,7 +38,6 @@ ANSWER_SECONDS = 60.0
 LOCAL_ADDRESS = "127.0.0.2"  # Ray would take 127.0.0.1 for "whatever address this machine has"
 # Unpacked in the node's folder, which is made for its owner alone.
 _UNPACK = 'umask 077; mkdir -p "$1" && rm -rf "$1/code" && tar -x -C "$1"'
-_REMOVE = 'cd "$1" && rm -rf logs state.json lock node.json control code && cd / && rmdir "$1"'
 
 
 class Refused(UsageError):
@@ -114,8 +113,9 @@ class HostsCluster:
         except BaseException:
             if begun:
                 say(f"that failed: ending {', '.join(machine.name for machine in begun)} again")
-            _try_each(new, self._stop_one)
-            _try_each(new, _remove_empty_folder)
+            for machine, error in _try_each(new, self._stop_one):
+                if error is not None:
+                    say(f"{machine.name} may still run something: {error}")
             raise
 
     def _bring_folder(self, machine: Machine, authority: Authority, token: bytes) -> None:
@@ -193,7 +193,9 @@ class HostsCluster:
         leaving = self._machines[1 + workers :]
         if leaving:
             say(f"letting go of {', '.join(machine.name for machine in leaving)}")
-            _on_each(leaving, self._stop_one)
+            for machine, error in _try_each(leaving, self._stop_one):
+                if error is not None:
+                    say(f"{machine.name} did not answer, and may still run something: {error}")
         self._start(self._machines[: 1 + workers], say)
         self._record(workers=workers)
 
@@ -216,8 +218,11 @@ class HostsCluster:
         """Runs first, with a checkpoint; then workers, so that the head does not mourn them."""
         failures: list[str] = []
         try:
-            for run in self._ask(self._head, "stop-runs", STOP_SECONDS)["stopped"]:
+            answer = self._ask(self._head, "stop-runs", STOP_SECONDS)
+            for run in answer["stopped"]:
                 say(f"run {run} has stopped")
+            for run in answer["left"]:
+                say(f"run {run} did not stop in time: it ends with the machines")
         except RepertoryError as unheard:
             say(f"no run could be told to stop: {unheard}")
         for machines in (self._machines[1:], self._machines[:1]):
@@ -350,6 +355,8 @@ def _status(
     elif not answer["kept"]:
         phase = "down" if wanted else "not used"
         reason = "" if state is None else state["reason"]
+    elif state is None:
+        phase, reason = "starting", ""
     elif member is None or not member["alive"]:
         phase = state["phase"] if state["phase"] != "ready" else "waiting"
         reason = state["reason"] or head_reason or "the head does not count it among its own"
@@ -390,13 +397,6 @@ def _try_each(
         return []
     with ThreadPoolExecutor(max_workers=min(32, len(machines))) as pool:
         return list(zip(machines, pool.map(attempt, machines), strict=True))
-
-
-def _remove_empty_folder(machine: Machine) -> None:
-    """Of a machine that never joined; one that has runs in it stays."""
-    machine.shell.run(
-        ["sh", "-c", _REMOVE, "remove", machine.folder], timeout_seconds=ANSWER_SECONDS
-    )
 
 
 def _pass_on(machine: Machine, words: Sequence[str]) -> None:

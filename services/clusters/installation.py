@@ -39,6 +39,7 @@ fi
 box=$(mktemp -d)
 trap 'rm -rf "$box"' EXIT
 tar -x -C "$box"
+rm -f "$environment/{stamp}" # from here on it is neither the old one nor the new
 [ -x "$environment/bin/python" ] || "$interpreter" -m venv "$environment"
 options="--no-input --disable-pip-version-check --quiet --constraint $box/lock.txt"
 if [ "$offline" = yes ]; then options="$options --no-index"; fi

@@ -14,10 +14,12 @@ names its file.
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from repertory.config import parse_yaml
 from repertory.config_messages import explain
@@ -49,10 +51,13 @@ class PortRange(Settings):
     @model_validator(mode="before")
     @classmethod
     def _written(cls, value: Any) -> Any:
-        """As 7000-7099."""
-        if isinstance(value, str) and value.replace("-", "", 1).isdigit():
-            first, _, last = value.partition("-")
-            return {"first": int(first), "last": int(last or first)}
+        """As 7000-7099, or 7000."""
+        if isinstance(value, str | int):
+            written = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", str(value), re.ASCII)
+            if written is None:
+                raise PydanticCustomError("ports", "should be written as 7000-7099")
+            first, last = written[1], written[2] or written[1]
+            return {"first": int(first), "last": int(last)}
         return value
 
     @model_validator(mode="after")
@@ -172,8 +177,10 @@ class SshInventory(Inventory):
     @model_validator(mode="after")
     def _once(self) -> SshInventory:
         hosts = [self.head, *self.workers]
-        for what in ("host", "address"):
-            values = [value for host in hosts if (value := getattr(host, what)) is not None]
+        for what, values in (
+            ("host", [host.host for host in hosts]),
+            ("address", [host.address or host.host for host in hosts]),
+        ):
             twice = sorted({value for value in values if values.count(value) > 1})
             if twice:
                 raise ValueError(f"{what} {twice[0]} is there twice: each machine once")
@@ -277,20 +284,26 @@ def read_inventory(path: Path) -> AnyInventory:
 
 def _anchored(inventory: AnyInventory, folder: Path) -> AnyInventory:
     """With whole paths, and all of the files there."""
-    places = {"token_file": inventory.token_file, "code": inventory.code}
     changes: dict[str, Any] = {
-        key: folder / path.expanduser() for key, path in places.items() if path is not None
+        "token_file": _path(folder, "token_file", inventory.token_file, is_folder=False),
+        "code": _path(folder, "code", inventory.code, is_folder=True),
     }
     if isinstance(inventory, SshInventory):
-        if (config := inventory.ssh.config) is not None:
-            path = folder / config.expanduser()
-            changes["ssh"] = inventory.ssh.model_copy(update={"config": path})
-            places["ssh.config"] = path
-        if (wheels := inventory.python.wheels) is not None:
-            path = folder / wheels.expanduser()
-            changes["python"] = inventory.python.model_copy(update={"wheels": path})
-            places["python.wheels"] = path
-    for key, given in places.items():
-        if given is not None and not (folder / given).exists():
-            raise UsageError(f"{key}: {folder / given} is not there")
+        config = _path(folder, "ssh.config", inventory.ssh.config, is_folder=False)
+        wheels = _path(folder, "python.wheels", inventory.python.wheels, is_folder=True)
+        changes["ssh"] = inventory.ssh.model_copy(update={"config": config})
+        changes["python"] = inventory.python.model_copy(update={"wheels": wheels})
     return inventory.model_copy(update=changes)
+
+
+def _path(folder: Path, key: str, given: Path | None, *, is_folder: bool) -> Path | None:
+    if given is None:
+        return None
+    try:
+        path = folder / given.expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"{key}: {given}: {error}") from error
+    if not (path.is_dir() if is_folder else path.is_file()):
+        what = "folder" if is_folder else "file"
+        raise UsageError(f"{key}: there is no {what} {path}: make it, or leave {key} out")
+    return path

@@ -310,6 +310,7 @@ def _make_private(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         raise UsageError(f"{folder} belongs to somebody else: choose another name for the cluster")
+    folder.chmod(0o700)
 
 
 def _lock(folder: Path) -> IO[bytes]:

@@ -13,6 +13,7 @@ paths may differ between machines, and nothing secret is ever sent along.
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -23,6 +24,8 @@ from repertory.checkpoints import write_atomically
 from repertory.control import ControlAddress, ControlTls
 from repertory.errors import RepertoryError, UsageError
 
+logger = logging.getLogger(__name__)
+
 VARIABLE = "REPERTORY_NODE"
 CARD = "node.json"
 
@@ -30,6 +33,10 @@ CARD = "node.json"
 def home() -> Path:
     """Where everything of ours in a user's home is."""
     return Path(os.environ.get("REPERTORY_HOME", "~/.repertory")).expanduser()
+
+
+def join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def default_folder(cluster: str) -> Path:
@@ -152,7 +159,11 @@ class Node:
         if (given := cls.here()) is not None and ray_address in (given.ray_address, given.cluster):
             return given
         for card in sorted((home() / "nodes").glob(f"*/{CARD}")):
-            node = cls.read(card.parent)
+            try:
+                node = cls.read(card.parent)
+            except UsageError as error:  # of another cluster, half written or old
+                logger.warning("%s", error)
+                continue
             if ray_address in (node.ray_address, node.cluster):
                 return node
         return None

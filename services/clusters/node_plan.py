@@ -10,7 +10,7 @@ from typing import Any
 
 from services.clusters.authority import Authority
 from services.clusters.inventory import Inventory, Shape
-from services.clusters.node import Node
+from services.clusters.node import Node, join_address
 
 PLENTY = 1_000_000  # of a resource that only says what may run where
 
@@ -53,8 +53,8 @@ def plan_node(
         name=name,
         address=address,
         is_head=is_head,
-        ray_address=f"{head_address}:{ports.ray}",
-        control_address=f"{head_address}:{ports.control}",
+        ray_address=join_address(head_address, ports.ray),
+        control_address=join_address(head_address, ports.control),
         shard_ports=(ports.shards.first, ports.shards.last),
         ray=options,
         ray_folder=ray_folder,

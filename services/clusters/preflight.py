@@ -68,12 +68,14 @@ def _look(machine: Machine, python: Python, require: Requirements, lock: Mapping
         timeout_seconds=LOOK_SECONDS,
     )
     after = time.time()
+    if done.code == 127 and not done.output and "not installed here" in done.errors:
+        return Look(machine, None, [Finding(machine.name, "ssh", False, done.said, "install it")])
     if done.code == 255:
         remedy = f"try `{' '.join(machine.shell.command(['true'])[:-2])}` by hand"
         return Look(machine, None, [Finding(machine.name, "ssh", False, done.said, remedy)])
     try:
-        facts = json.loads(done.output)
-    except ValueError:
+        facts = json.loads(done.output.splitlines()[-1])  # before it: greetings of a shell
+    except (ValueError, IndexError):
         finding = Finding(machine.name, "python3", False, done.said, "install Python 3 there")
         return Look(machine, None, [finding])
     findings = [

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
-import threading
 from collections import deque
 from pathlib import Path
 
@@ -14,31 +15,55 @@ LARGEST_LINE = 2000
 def show(folder: Path, *, lines: int, follow: bool) -> None:
     """Until whoever reads it goes away."""
     places: dict[Path, int] = {}
-    for path in _logs(folder):
-        with path.open("rb") as file:
-            for line in deque(file, maxlen=lines):
-                _say(folder, path, line)
-            places[path] = file.tell()
-    sys.stdout.flush()
-    pause = threading.Event()
-    while follow and not pause.wait(LOOK_SECONDS):
+    try:
         for path in _logs(folder):
-            begin = places.get(path, 0)
-            if path.stat().st_size < begin:  # it was begun anew
-                begin = 0
-            with path.open("rb") as file:
-                file.seek(begin)
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        break  # the rest is still to come
-                    _say(folder, path, line)
-                    begin += len(line)
-            places[path] = begin
+            places[path] = _newest(folder, path, lines, whole=follow)
         sys.stdout.flush()
+        while follow and not _reader_has_gone():
+            for path in _logs(folder):
+                places[path] = _since(folder, path, places.get(path, 0))
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _newest(folder: Path, path: Path, lines: int, *, whole: bool) -> int:
+    """Where to go on; `whole`: a line whose end is still to come waits for it."""
+    with path.open("rb") as file:
+        found = deque(file, maxlen=max(0, lines) + 1)
+        end = file.tell()
+    if whole and found and not found[-1].endswith(b"\n"):
+        end -= len(found.pop())
+    for line in list(found)[-lines:] if lines > 0 else ():
+        _say(folder, path, line)
+    return end
+
+
+def _since(folder: Path, path: Path, begin: int) -> int:
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size < begin:  # it was begun anew
+            begin = 0
+        file.seek(begin)
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            _say(folder, path, line)
+            begin += len(line)
+    return begin
+
+
+def _reader_has_gone() -> bool:
+    """Looked at for a while: a pipe that nobody reads from any more says so at once."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(
+        event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(LOOK_SECONDS * 1000)
+    )
 
 
 def _logs(folder: Path) -> list[Path]:
-    return sorted([*folder.glob("logs/*.log"), *folder.glob("runs/*/logs/*")])
+    found = [*folder.glob("logs/*.log"), *folder.glob("runs/*/logs/*")]
+    return sorted(path for path in found if path.is_file())
 
 
 def _say(folder: Path, path: Path, line: bytes) -> None:

@@ -37,8 +37,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def home_of(cluster: Cluster) -> set[str]:
-    members = cluster.status_of("one")["members"]
-    return {members[name]["host"] for name in ("learner-dqn", "shard-0") if name in members}
+    members = cluster.members("one")
+    return {members[name].host for name in ("learner-dqn", "shard-0") if name in members}
 
 
 def test_learners_and_shards_move(cluster: Cluster) -> None:
@@ -47,16 +47,16 @@ def test_learners_and_shards_move(cluster: Cluster) -> None:
         *("one", "CartPole-v1", "--algo", "dqn", "--steps", "2000000"),
         *("--set", "checkpoint.every=2000"),
     )
-    until(lambda: cluster.status_of("one")["env_steps"] > 5000, "it learns")
+    until(lambda: cluster.steps("one") > 5000, "it learns")
     (first,) = home_of(cluster)
     lost = next(host for host in cluster.lan.hosts if host.name == first)
     lost.crash()
     until(lambda: any(one["event"] == "moved" for one in cluster.events("one")), "it moves")
-    before = cluster.status_of("one")["env_steps"]
-    until(lambda: cluster.status_of("one")["env_steps"] > before + 2000, "it goes on")
+    before = cluster.steps("one")
+    until(lambda: cluster.steps("one") > before + 2000, "it goes on")
     (second,) = home_of(cluster)
     assert second not in (first, cluster.lan.hosts[0].name)
-    updates = cluster.status_of("one")["members"]["learner-dqn"]["facts"]["updates"]
+    updates = cluster.members("one")["learner-dqn"].facts["updates"]
     assert updates > 0
     lost.boot()
     cluster.call("down")

@@ -57,8 +57,8 @@ def test_a_run_over_three_hosts_that_come_and_go(cluster: Cluster) -> None:
 
     train = cluster.train("one", "CartPole-v1", "--algo", "dqn", "--steps", "2000000")
     until(lambda: cluster.hosts_of_workers("one") == everybody, "actors on all three")
-    members = cluster.status_of("one")["members"]
-    at_home = {member["host"] for member in members.values() if member["role"] != "worker"}
+    members = cluster.members("one").values()
+    at_home = {member.host for member in members if member.role != "worker"}
     assert at_home == {alpha.name}
     assert {host.name for host in cluster.lan.hosts if has_log(host, "worker-")} == everybody
 
@@ -74,16 +74,16 @@ def test_a_run_over_three_hosts_that_come_and_go(cluster: Cluster) -> None:
     heard = len(cluster.events("one"))
     gamma.cut()
     until(lambda: gamma.name not in cluster.hosts_of_workers("one"), "gamma is missed")
-    before = cluster.status_of("one")["env_steps"]
-    until(lambda: cluster.status_of("one")["env_steps"] > before + 500, "the others go on")
+    before = cluster.steps("one")
+    until(lambda: cluster.steps("one") > before + 500, "the others go on")
     until(lambda: fewer_actors(cluster.events("one")[heard:]), "gamma is given up")
     gamma.mend()
     until(lambda: cluster.hosts_of_workers("one") == everybody, "gamma is back")
 
     beta.crash()
     until(lambda: beta.name not in cluster.hosts_of_workers("one"), "beta is missed")
-    before = cluster.status_of("one")["env_steps"]
-    until(lambda: cluster.status_of("one")["env_steps"] > before + 500, "the others go on")
+    before = cluster.steps("one")
+    until(lambda: cluster.steps("one") > before + 500, "the others go on")
     beta.boot()
     cluster.call("up")
     until(lambda: cluster.hosts_of_workers("one") == everybody, "beta is back")

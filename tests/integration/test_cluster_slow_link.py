@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_on_hosts import FOLDER, Cluster, until
+from cluster_on_hosts import FOLDER, Cluster
 from lan import Lan, why_not
 
 REASON = why_not(shaped=True)
@@ -23,7 +23,8 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(REASON is not None, reason=f"NO HOSTS: no slow link is tested: {REASON}"),
 ]
-STEPS = 6000
+STEPS = 30_000
+RUN_SECONDS = 400.0
 RATE, DELAY = 100e6, 0.020
 
 
@@ -54,7 +55,6 @@ def test_a_slow_link_slows_down_and_breaks_nothing(cluster: Cluster) -> None:
     sys.stdout.write(f"\n{json.dumps(figures, indent=1)}\n")
     for measured in figures.values():
         assert measured["restarts"] == 0
-        assert measured["lost_items"] == 0
     fast, slow = figures.values()
     # Versions go out twenty updates apart; on a slow link they are on their way for longer.
     assert slow["lag_seconds"] >= DELAY / 2
@@ -65,18 +65,12 @@ def train(cluster: Cluster, run: str) -> dict[str, Any]:
     """What its own metrics say of the second half."""
     process = cluster.train(
         *(run, "HalfCheetah-v5", "--algo", "sac", "--steps", str(STEPS), "--actors", "4"),
-        *("--set", "learner.learning_starts=1000", "--set", "log.every=500"),
+        # Few updates: it is the link that shall hold them up, if anything does, not the learner.
+        *("--set", "learner.updates_per_step=0.1", "--set", "learner.learning_starts=1000"),
+        *("--set", "log.every=1000"),
         *("--set", "evaluation.every=100000", "--set", "evaluation.episodes=1"),
     )
-    lost: list[int] = []
-
-    def finished() -> bool:
-        members = cluster.status_of(run)["members"].values()
-        lost.extend(one["facts"].get("lost_items", 0) for one in members)
-        return process.poll() is not None
-
-    until(finished, "the run ends")
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=RUN_SECONDS)
     assert process.returncode == 0, output
     text = cluster.lan.hosts[0].run("cat", f"{FOLDER}/runs/{run}/metrics.jsonl").stdout
     rows = [json.loads(line) for line in text.splitlines()]
@@ -91,5 +85,4 @@ def train(cluster: Cluster, run: str) -> dict[str, Any]:
         "lag_seconds": median("actors/weights_lag_seconds"),
         "version_lag": median("actors/version_lag"),
         "restarts": sum(event["event"] == "restarting" for event in cluster.events(run)),
-        "lost_items": max(lost, default=0),
     }

@@ -176,7 +176,7 @@ def test_an_authority_of_the_system_is_not_believed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # BUG: redis-py adds the cluster's authority to all of those that the system trusts, so that
+    # Once: redis-py adds the cluster's authority to all of those that the system trusts, so that
     # each of them can make itself the head. (Reading them takes 70 ms for each connection, too.)
     tls = ControlTls(node.authority, *written(tmp_path, authority.issue(["gamma"])))
     written(node.folder, Authority(tmp_path / "public").issue([node.address]))
@@ -359,7 +359,7 @@ def test_a_claim_taken_back_is_gone(two_runs: tuple[Control, Control]) -> None:
 def test_the_files_of_an_address_are_found_from_other_folders(
     node: Node, gate: ControlGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # BUG: only the password's file is made a whole path.
+    # Once: only the password's file is made a whole path.
     monkeypatch.chdir(node.folder)
     tls = ControlTls(Path("authority.pem"), Path("certificate.pem"), Path("key.pem"))
     address = ControlAddress(node.control.url, Path("token"), tls)
@@ -467,7 +467,7 @@ KINDS = ["nobody", "idle", "gone", "waiting", "deaf", "in the handshake"]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_closing_says_nothing(node: Node, server: EmbeddedRedis, said: Said, kind: str) -> None:
-    # BUG: "Exception in callback StreamReaderProtocol.connection_made" for a task that was
+    # Once: "Exception in callback StreamReaderProtocol.connection_made" for a task that was
     # cancelled, and transports that are still open when the loop is closed.
     close_with(node, server, kind)
     assert said.everything() == []
@@ -475,7 +475,7 @@ def test_closing_says_nothing(node: Node, server: EmbeddedRedis, said: Said, kin
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_closing_leaves_no_file_and_no_thread(node: Node, server: EmbeddedRedis, kind: str) -> None:
-    # BUG: the sockets of clients stay open.
+    # Once: the sockets of clients stay open.
     close_with(node, server, "nobody")
     gc.collect()
     with server.address.connect() as watcher:
@@ -497,7 +497,6 @@ def test_who_is_connected_is_hung_up_on(node: Node, server: EmbeddedRedis) -> No
     gate = ControlGate(node, str(server.socket))
     with connected(node) as stream:
         gate.close()
-        # BUG: nobody tells it, and it waits.
         stream.settimeout(2.0)
         assert answer(stream, b"") == b""
 

@@ -234,7 +234,7 @@ def test_one_that_cannot_be_told_to_stop_does_not_keep_the_others_running(lab: L
 
 
 def test_one_that_cannot_be_told_to_stop_is_named(lab: Lab) -> None:
-    # BUG: nobody hears that something may still run there.
+    # Once: nobody hears that something may still run there.
     lab.shells["gamma"].answers |= {"start": NOT_JOINED}
     lab.shells["beta"].answers |= {"stop": AWAY}
     with pytest.raises(RepertoryError) as error:
@@ -250,7 +250,7 @@ def test_an_interruption_takes_back_what_was_started(lab: Lab) -> None:
 
 
 def test_the_logs_that_are_named_are_there(lab: Lab) -> None:
-    # BUG: "its logs are in FOLDER/logs there", and then they are removed.
+    # Once: "its logs are in FOLDER/logs there", and then they are removed.
     lab.runs_already("alpha", "beta")
     lab.shells["gamma"].answers["start"] = NOT_JOINED
     (lab.node_folder / "logs").mkdir(parents=True)
@@ -261,7 +261,7 @@ def test_the_logs_that_are_named_are_there(lab: Lab) -> None:
 
 
 def test_what_an_earlier_cluster_left_there_stays(lab: Lab) -> None:
-    # BUG: the control server's data, with what is known of every run, is removed from a head that
+    # Once: the control server's data, with what is known of every run, is removed from a head that
     # was up before, because a worker does not join today.
     lab.shells["gamma"].answers["start"] = NOT_JOINED
     for name in ("control/appendonlydir/a.aof", "runs/cartpole/checkpoints/1"):
@@ -385,7 +385,7 @@ def test_runs_that_cannot_be_told_to_stop_keep_no_machine(lab: Lab) -> None:
 
 
 def test_a_run_that_does_not_stop_is_named(lab: Lab) -> None:
-    # BUG: `left` is not looked at: a run that goes on is ended with the machines, and nobody hears.
+    # Once: a run that goes on was ended with the machines, and nobody heard.
     lab.runs_already(*NAMES)
     lab.shells["alpha"].answers["stop-runs"] = said({"stopped": [], "left": ["pendulum"]})
     lab.cluster().down(lab.say)
@@ -528,7 +528,7 @@ def test_a_head_that_is_away_is_the_reason_of_all(lab: Lab) -> None:
 
 
 def test_one_that_has_only_just_begun_is_starting(lab: Lab) -> None:
-    # BUG: TypeError. It is kept from the moment it has the lock, and says so a moment later.
+    # Once: TypeError. It is kept from the moment it has the lock, and says so a moment later.
     lab.runs_already(*NAMES)
     lab.shells["alpha"].members = [member("alpha")]
     assert states(lab)["beta"][0] == "starting"

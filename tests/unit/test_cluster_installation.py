@@ -13,7 +13,7 @@ from cluster_fakes import machine_with, unpacked
 
 from repertory.errors import RepertoryError
 from services.clusters import installation
-from services.clusters.hosts_cluster import _REMOVE, _UNPACK
+from services.clusters.hosts_cluster import _UNPACK
 from services.clusters.installation import _SCRIPT, STAMP, Installation, _pack, tar_of
 from services.clusters.inventory import Python
 from services.clusters.machine import Machine
@@ -80,7 +80,7 @@ def test_secrets_in_a_tar_are_for_their_owner_alone() -> None:
     assert modes == {"token": 0o600, "node.json": 0o644, "key.pem": 0o600}
 
 
-@pytest.mark.parametrize("script", [_SCRIPT.format(stamp=STAMP), _UNPACK, _REMOVE])
+@pytest.mark.parametrize("script", [_SCRIPT.format(stamp=STAMP), _UNPACK])
 def test_shellcheck_finds_nothing_in_a_script(script: str) -> None:
     done = subprocess.run(
         [SHELLCHECK, "--shell=sh", "-"],
@@ -197,7 +197,7 @@ def test_a_command_that_fails_is_told_and_tried_again_the_next_time(bench: Bench
 
 
 def test_what_was_half_replaced_is_not_taken_for_whole(bench: Bench) -> None:
-    # BUG: the old stamp stays while the new version is being installed; after a failure the old
+    # Once: the old stamp stays while the new version is being installed; after a failure the old
     # one is "there already", though its packages are half those of the new one.
     bench.install()
     bench.content = "x = 2\n"

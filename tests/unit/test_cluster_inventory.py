@@ -101,7 +101,7 @@ def test_a_port_range_is_written_with_a_dash(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("written", ["7100", 7100])
 def test_a_single_port_is_a_range_of_one(tmp_path: Path, written: Any) -> None:
-    # BUG: YAML makes a number of it, and that is "not a valid dictionary".
+    # Once: YAML makes a number of it, and that is "not a valid dictionary".
     assert read_ssh(tmp_path, ports={"shards": written}).ports.shards == PortRange(
         first=7100, last=7100
     )
@@ -161,7 +161,7 @@ def test_a_missing_provider_is_refused(tmp_path: Path) -> None:
         ({"ssh": {"confg": "x"}}, "ssh.confg", "ssh.config"),
         ({"python": {"extra": []}}, "python.extra", "python.extras"),
         ({"require": {"disk": 3}}, "require.disk", "require.disk_gb"),
-        # BUG: nothing is suggested in the entries of `workers`, where most people write most keys.
+        # Once: nothing is suggested in the entries of `workers`, where most people write most keys.
         ({"workers": [BETA | {"gpu": 1}]}, "workers.0.gpu", "workers.0.gpus"),
     ],
 )
@@ -179,7 +179,7 @@ def test_an_unknown_key_far_from_all_others_gets_the_list(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("key", ["learners", "zzz"])
 def test_only_keys_of_inventories_are_suggested(tmp_path: Path, key: str) -> None:
-    # BUG: `learner`, which is a key of a run's settings, is suggested here too.
+    # Once: `learner`, which is a key of a run's settings, is suggested here too.
     text = refusal(tmp_path, ssh(**{key: 2}))
     suggested = text.partition("not a setting")[2]
     assert "learner" not in suggested
@@ -235,7 +235,7 @@ def test_a_missing_key_is_named_with_what_to_do(
         ({"head": HEAD | {"cores": "many"}}, "head.cores", "many"),
         ({"head": HEAD | {"object_store_mb": 79}}, "head.object_store_mb", 79),
         ({"head": HEAD | {"runs": ["dashboards"]}}, "head.runs.0", "dashboards"),
-        # BUG: "it Tuple should have at least 1 item after validation".
+        # Once: "it Tuple should have at least 1 item after validation".
         ({"head": HEAD | {"runs": []}}, "head.runs", []),
         ({"workers": 3}, "workers", 3),
         ({"workers": [BETA | {"gpus": 1.5}]}, "workers.0.gpus", 1.5),
@@ -312,7 +312,7 @@ def test_ray_needs_three_ports_on_each_host(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("written", ["-7000", "²-³", "-"])
 def test_a_range_that_is_badly_written_is_named(tmp_path: Path, written: str) -> None:
-    # BUG: "invalid literal for int() with base 10: ''", without the key.
+    # Once: "invalid literal for int() with base 10: ''", without the key.
     assert f"ports.shards = {written!r} is refused" in refusal(
         tmp_path, ssh(ports={"shards": written})
     )
@@ -336,7 +336,7 @@ def test_an_address_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_the_address_of_another_is_refused(tmp_path: Path) -> None:
-    # BUG: without an address the name is the address, and that is not compared.
+    # Once: without an address the name is the address, and that is not compared.
     workers = [{"host": "10.0.0.2"}, {"host": "gamma", "address": "10.0.0.2"}]
     assert "10.0.0.2 is there twice" in refusal(tmp_path, ssh(workers=workers))
 
@@ -396,7 +396,7 @@ def test_an_absolute_path_stays(tmp_path: Path, key: str) -> None:
 def test_a_path_may_begin_at_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    # BUG: token_file and code are looked for in a folder that is called `~`.
+    # Once: token_file and code are looked for in a folder that is called `~`.
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     make(tmp_path / "home" / "it", key)
     inventory = read(tmp_path, with_file(key, "~/it"))
@@ -409,11 +409,12 @@ def test_a_file_that_is_not_there_is_refused_with_its_key_and_whole_path(
     tmp_path: Path, key: str
 ) -> None:
     text = refusal(tmp_path, with_file(key, "none"))
-    assert f"{key}: {tmp_path / 'none'} is not there" in text
+    assert f"{key}: there is no " in text
+    assert f"{tmp_path / 'none'}: make it, or leave {key} out" in text
 
 
 def test_a_home_of_nobody_is_refused(tmp_path: Path) -> None:
-    # BUG: RuntimeError("Could not determine home directory.")
+    # Once: RuntimeError("Could not determine home directory.")
     assert "~nobody-of-that-name/token" in refusal(
         tmp_path, ssh(token_file="~nobody-of-that-name/token")
     )
@@ -423,7 +424,7 @@ def test_a_home_of_nobody_is_refused(tmp_path: Path) -> None:
 def test_a_file_where_a_folder_belongs_and_the_other_way_round_are_refused(
     tmp_path: Path, key: str
 ) -> None:
-    # BUG: taken; `up` then ends with a traceback, or silently brings nothing along.
+    # Once: taken; `up` then ends with a traceback, or silently brings nothing along.
     make(tmp_path / "it", "code" if key in ("token_file", "ssh.config") else "token_file")
     assert key in refusal(tmp_path, with_file(key, "it"))
 

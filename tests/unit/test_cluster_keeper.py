@@ -146,7 +146,7 @@ def test_a_folder_of_somebody_else_is_refused(
 
 
 def test_a_folder_of_ours_that_others_may_enter_is_closed_to_them(tmp_path: Path) -> None:
-    # BUG: it stays as it was, and Ray's sockets with it.
+    # Once: it stays as it was, and Ray's sockets with it.
     (tmp_path / "ray").mkdir(mode=0o755)
     (tmp_path / "ray").chmod(0o777)
     _make_private(tmp_path / "ray")

@@ -140,7 +140,7 @@ def test_the_one_that_the_variable_names_comes_first(
 
 
 def test_a_broken_folder_of_another_cluster_is_no_harm(home: Path) -> None:
-    # BUG: one broken folder, and no cluster is found any more, nor any Ray that is not ours.
+    # Once: one broken folder, and no cluster is found any more, nor any Ray that is not ours.
     (home / "nodes" / "broken").mkdir()
     (home / "nodes" / "broken" / CARD).write_text("{")
     node = written(home / "nodes" / "lab")
@@ -169,7 +169,7 @@ def test_nothing_secret_is_in_what_processes_are_handed(tmp_path: Path) -> None:
 
 
 def test_a_head_with_an_ipv6_address_can_be_reached(tmp_path: Path) -> None:
-    # BUG: the inventory takes `address: fd00::1`, but HOST:PORT is then written without brackets.
+    # Once: the inventory takes `address: fd00::1`, but HOST:PORT is then written without brackets.
     node = bring(node_in(tmp_path / "lab", address="fd00::1"), Authority(tmp_path / "authority"))
     kwargs = node.control.connect().connection_pool.connection_kwargs
     assert (kwargs["host"], kwargs["port"]) == ("fd00::1", 6380)

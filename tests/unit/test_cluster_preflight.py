@@ -227,7 +227,7 @@ def test_without_python_there_is_nothing_to_ask() -> None:
 def test_without_ssh_here_that_is_what_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # BUG: "python3: ssh is not installed here; install Python 3 there".
+    # Once: "python3: ssh is not installed here; install Python 3 there".
     monkeypatch.setenv("PATH", str(tmp_path))
     (finding,) = ask(SshShell("beta", Ssh())).findings
     assert finding.said == "ssh is not installed here"
@@ -236,7 +236,7 @@ def test_without_ssh_here_that_is_what_is_told(
 
 
 def test_what_a_login_shell_says_first_is_no_harm() -> None:
-    # BUG: `echo hello` in a user's .bashrc there, and the machine "has no Python 3".
+    # Once: `echo hello` in a user's .bashrc there, and the machine "has no Python 3".
     facts = json.dumps(good_facts(time=time.time()))
     greeting = FakeShell("beta", [], answers={"look": Done(0, f"hello\n{facts}", "")})
     assert wrong(ask(greeting)) == []
@@ -330,7 +330,7 @@ def test_packages_of_an_environment_are_seen(tmp_path: Path) -> None:
 
 
 def test_an_interpreter_that_does_not_work_is_none(tmp_path: Path) -> None:
-    # BUG: [], which is shown as ", here 3.11".
+    # Once: [], which is shown as ", here 3.11".
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)

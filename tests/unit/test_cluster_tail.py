@@ -51,7 +51,7 @@ def test_logs_of_runs_are_shown_too(folder: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_folder_among_them_is_no_harm(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # BUG: IsADirectoryError, for whatever else a run may have in its logs.
+    # Once: IsADirectoryError, for whatever else a run may have in its logs.
     (folder / "runs" / "cartpole" / "logs" / "older").mkdir(parents=True)
     (folder / "logs" / "ray.log").write_text("a\n")
     assert shown(folder, capsys) == ["ray.log: a"]
@@ -172,7 +172,7 @@ def test_half_a_line_waits_for_the_rest(folder: Path) -> None:
 
 
 def test_half_a_line_that_is_there_at_first_waits_too(folder: Path) -> None:
-    # BUG: it is shown as two lines.
+    # Once: it is shown as two lines.
     log = folder / "logs" / "ray.log"
     log.write_text("ready\none ha")
     with following(folder) as follower:
@@ -193,7 +193,7 @@ def test_a_file_that_goes_away_is_no_harm(folder: Path) -> None:
 
 
 def test_it_ends_without_a_traceback_when_nobody_reads_any_more(folder: Path) -> None:
-    # BUG: BrokenPipeError.
+    # Once: BrokenPipeError.
     log = folder / "logs" / "ray.log"
     log.write_text("a\n")
     with following(folder) as follower:
@@ -207,7 +207,7 @@ def test_it_ends_without_a_traceback_when_nobody_reads_any_more(folder: Path) ->
 
 
 def test_it_ends_when_nobody_reads_though_nothing_is_written(folder: Path) -> None:
-    # BUG: it lives until the next line comes: on a quiet machine each `logs --follow` that was
+    # Once: it lives until the next line comes: on a quiet machine each `logs --follow` that was
     # ended leaves a process behind.
     (folder / "logs" / "ray.log").write_text("a\n")
     with following(folder) as follower:

@@ -177,7 +177,7 @@ def test_a_run_can_end_while_the_control_server_is_away(
 def test_a_server_that_forgets_the_claim_at_once_does_not_end_the_run(
     control: FakeControl, placement: FakePlacement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # BUG: ZeroDivisionError. A control server that is killed loses its last second, and clocks
+    # Once: ZeroDivisionError. A control server that is killed loses its last second, and clocks
     # that jump make a claim old.
     run = make(control, placement)
     monkeypatch.setattr(control, "claims", dict)
