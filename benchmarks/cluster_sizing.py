@@ -40,6 +40,7 @@ from services.clusters.inventory import Ports
 from services.local_learner import LocalLearner
 from services.plan import CORES_PER_SHARD, LARGEST_SHARD_COUNT
 from services.replay_access import run_table
+from services.shard_host import MANY_CALLERS
 
 MB = 1e6
 WIDTH = 118
@@ -312,7 +313,7 @@ def size(workload: Workload, nodes: int, options: Options, costs: ControlCosts) 
 
 def loads(one: Size, workload: Workload, options: Options) -> tuple[Load, ...]:
     """What each thing there is a limit to would carry, every actor as fast as it can."""
-    server, ports = ServerConfig(address="unix:/shard"), Ports()
+    server, ports = ServerConfig(address="unix:/shard", **MANY_CALLERS), Ports()
     network = options.network_gbit * 1e9 / 8 / MB
     streams = one.actors * workload.tables + LEARNER_STREAMS
     pixels = "ALE" in workload.name

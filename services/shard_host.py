@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 60.0
 # In a cluster actors come as machines do, and each has a stream to every shard.
-MANY_CALLERS = {"max_clients": 16_384, "max_streams": 4096}
+MANY_CALLERS: dict[str, Any] = {"max_clients": 16_384, "max_streams": 4096}
 
 
 class ShardHost(Process):

@@ -35,8 +35,10 @@ from services.clusters.shell import LocalShell, SshShell
 START_SECONDS = 180.0
 STOP_SECONDS = 120.0
 ANSWER_SECONDS = 60.0
+SUBMITTED = "logs/submitted.log"  # on the head
 LOCAL_ADDRESS = "127.0.0.2"  # Ray would take 127.0.0.1 for "whatever address this machine has"
 # Unpacked in the node's folder, which is made for its owner alone.
+_DETACH = 'nohup setsid "$@" >>"$0" 2>&1 </dev/null &'
 _UNPACK = 'umask 077; mkdir -p "$1" && rm -rf "$1/code" && tar -x -C "$1"'
 
 
@@ -251,13 +253,22 @@ class HostsCluster:
             details["tunnel"] = f"ssh {config}-N -L {port}:127.0.0.1:{port} {host}"
         return details
 
-    def execute(self, words: Sequence[str]) -> int:
-        """A command of ours on the head, with its terminal here; returns its exit code."""
+    def execute(self, words: Sequence[str], *, detach: bool = False) -> int:
+        """A command of ours on the head; returns its exit code, or 0 where it goes on by itself."""
         head = self._head
-        command = head.shell.command(
-            ["env", f"REPERTORY_NODE={head.folder}", head.python, "-m", "services.cli", *words]
+        command = [
+            *("env", f"REPERTORY_NODE={head.folder}"),
+            *(head.python, "-m", "services.cli", *words),
+        ]
+        if not detach:
+            return subprocess.run(head.shell.command(command), check=False).returncode
+        done = head.shell.run(
+            ["sh", "-c", _DETACH, f"{head.folder}/{SUBMITTED}", *command],
+            timeout_seconds=ANSWER_SECONDS,
         )
-        return subprocess.run(command, check=False).returncode
+        if done.code:
+            raise RepertoryError(f"{head.name}: {done.said}")
+        return 0
 
     def _record(self, *, workers: int) -> None:
         self._operator.folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -123,13 +123,17 @@ def logs(
 
 
 def execute(
-    file: Inventory, words: Annotated[Positional[tuple[str, ...]], arg(metavar="WORDS")], /
+    file: Inventory,
+    words: Annotated[Positional[tuple[str, ...]], arg(metavar="WORDS")],
+    /,
+    detach: bool = False,
 ) -> None:
     """Run a command of repertory on the head: `cluster exec FILE -- train ENV --address NAME`.
 
     Args:
         file: The inventory.
         words: The command and its options, after `--`.
+        detach: Let it go on by itself there; `cluster logs` shows what it says.
     """
     from services.clusters.hosts_cluster import HostsCluster
 
@@ -138,7 +142,10 @@ def execute(
         raise UsageError(
             f"provider {cluster.inventory.provider} has its own way: {cluster.details()['submit']}"
         )
-    sys.exit(cluster.execute(words))
+    code = cluster.execute(words, detach=detach)
+    if detach:
+        print(f"it goes on by itself: `repertory cluster logs {file}` shows what it says")
+    sys.exit(code)
 
 
 def down(file: Inventory, /) -> None:
