@@ -35,9 +35,11 @@ from services.clusters.shell import LocalShell, SshShell
 START_SECONDS = 180.0
 STOP_SECONDS = 120.0
 ANSWER_SECONDS = 60.0
+UNREACHABLE = 255  # as ssh says it
 SUBMITTED = "logs/submitted.log"  # on the head
 LOCAL_ADDRESS = "127.0.0.2"  # Ray would take 127.0.0.1 for "whatever address this machine has"
 # Unpacked in the node's folder, which is made for its owner alone.
+_FORGET = '[ ! -e "$1/lock" ] && rm -f "$1/token" "$1/key.pem" "$1/certificate.pem"'
 _DETACH = 'nohup setsid "$@" >>"$0" 2>&1 </dev/null &'
 _UNPACK = 'umask 077; mkdir -p "$1" && rm -rf "$1/code" && tar -x -C "$1"'
 
@@ -52,6 +54,12 @@ class Refused(UsageError):
             f"{len(wrong)} of {len(findings)} checks failed, the first: {wrong[0].machine}: "
             f"{wrong[0].check}: {wrong[0].said}; nothing was started"
         )
+
+
+class _Unanswered(RepertoryError):
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code  # of the command there, or of ssh
 
 
 class HostsCluster:
@@ -143,7 +151,17 @@ class HostsCluster:
             )
 
     def _stop_one(self, machine: Machine) -> None:
-        self._ask(machine, "stop", STOP_SECONDS)
+        try:
+            self._ask(machine, "stop", STOP_SECONDS)
+        except _Unanswered as error:
+            if error.code == UNREACHABLE:
+                raise
+            # Nothing of ours may be installed there yet: then nothing can have been started.
+            forgotten = machine.shell.run(
+                ["sh", "-c", _FORGET, "forget", machine.folder], timeout_seconds=ANSWER_SECONDS
+            )
+            if forgotten.code:
+                raise
 
     def _ask(self, machine: Machine, verb: str, seconds: float) -> Any:
         done = machine.shell.run(
@@ -153,7 +171,7 @@ class HostsCluster:
         try:
             return json.loads(done.output.splitlines()[-1])
         except (ValueError, IndexError):
-            raise RepertoryError(f"{machine.name}: {verb}: {done.said}") from None
+            raise _Unanswered(f"{machine.name}: {verb}: {done.said}", done.code) from None
 
     def status(self) -> Sequence[MachineStatus]:
         wanted = 1 + self._recorded()

@@ -21,8 +21,10 @@ class Done:
 
     @property
     def said(self) -> str:
-        """The last line, where it did not go well."""
+        """What was wrong: lines that say so, or the last one."""
         lines = [line for line in (self.errors.strip() or self.output.strip()).splitlines() if line]
+        if errors := [line.strip() for line in lines if line.startswith("ERROR: ")]:
+            return " ".join(errors)[:300]
         return lines[-1].strip()[:300] if lines else f"exit code {self.code}"
 
 
