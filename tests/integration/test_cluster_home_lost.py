@@ -59,6 +59,8 @@ def test_learners_and_shards_move(cluster: Cluster) -> None:
     updates = cluster.members("one")["learner-dqn"].facts["updates"]
     assert updates > 0
     lost.boot()
+    cluster.call("up")
+    until(lambda: lost.name in cluster.hosts_of_workers("one"), "it is used again")
     cluster.call("down")
     output, _ = train.communicate(timeout=120)
     assert train.returncode == 0, output

@@ -113,7 +113,7 @@ DISCRETE = [
 CONTINUOUS = ["option_critic", "td3", "sac", "ppo", "ddpg", *POLICY_GRADIENTS]
 BOTH = [(algo, "discrete") for algo in DISCRETE] + [(algo, "continuous") for algo in CONTINUOUS]
 # The others are probed in `make test-all`.
-EVERY_TIME = {"dqn", "qr_dqn", "td3", "sac", "ppo"}
+EVERY_TIME = {"dqn", "td3", "sac", "ppo"}
 
 
 def timed(cases: list[Any]) -> list[Any]:

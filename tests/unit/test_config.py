@@ -17,6 +17,7 @@ from repertory.config import RunConfig, merge, nest, parse_assignment, preset, r
 from repertory.errors import UsageError
 from repertory.parts import SHORT_NAMES, lookup
 from repertory.settings import Settings
+from services.clusters import inventory
 
 ALGORITHMS = sorted(SHORT_NAMES["algorithm"])
 PACKAGES = ("repertory", "buffer_server", "actors", "learner", "services")
@@ -618,13 +619,18 @@ def is_read(settings: type[Settings], field: str, reads: set[tuple[str, str]]) -
     """
     section = SECTIONS.get(settings)
     receivers = {receiver for receiver, attribute in reads if attribute == field}
-    if settings.__module__ == "services.clusters.inventory":  # machines, in many hands
-        return bool(receivers)
+    if settings.__module__ == inventory.__name__:  # in many hands, the Helm chart's among them
+        return bool(receivers) or f".Values.inventory.{field} " in chart()
     if section is not None and sum(field in other.model_fields for other in SECTIONS) > 1:
         return section in receivers
     return section in receivers or any(
         receiver == "self" or receiver.endswith("config") for receiver in receivers
     )
+
+
+def chart() -> str:
+    folder = Path(__file__).parents[2] / "deploy" / "helm" / "repertory" / "templates"
+    return "".join(path.read_text() for path in sorted(folder.iterdir()))
 
 
 def test_every_setting_is_read_somewhere():
