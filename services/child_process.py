@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -30,3 +31,13 @@ def tied_to_parent(
         return list(command)
     prelude = [sys.executable, "-I", "-S", "-c", _PRELUDE]
     return [*prelude, str(os.getpid()), str(int(death_signal)), *command]
+
+
+def end_process(process: subprocess.Popen[bytes], timeout_seconds: float) -> None:
+    """Asks it to end, and ends it where it does not."""
+    process.terminate()
+    try:
+        process.wait(timeout_seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(timeout_seconds)

@@ -121,6 +121,7 @@ class DistributedRun:
         control.dismiss(*control.members())
         self._pending: set[str] = set()  # spoken of
         self._finishing = False
+        self._homeless = False  # no machine is there that takes learners
         self.env_steps = standing.env_steps
         if checkpoint is not None:
             control.set_counters(env_steps=self.env_steps)
@@ -206,7 +207,7 @@ class DistributedRun:
             self._redis.start()
         if not self._finishing:
             self._follow_machines()
-        wanted = self._blueprint.names(self._actors)
+        wanted = [] if self._homeless else self._blueprint.names(self._actors)
         observed = self._processes.observe()
         for instruction in self._supervisor.step(time.time(), wanted, observed):
             if isinstance(instruction, Start):
@@ -255,10 +256,20 @@ class DistributedRun:
     def _move(self) -> None:
         """The machine of the learners and shards is gone: all begin again around another one."""
         lost = self._placement.home
-        self._placement.settle(self._gpus)
-        self._links[:] = self._placement.links(self._control.run_id, len(self._links))
-        self._event("moved", lost=lost and lost.address, shards=self._blueprint.shard_addresses())
         self._processes.end_all()
+        try:
+            self._placement.settle(self._gpus)
+            links = self._placement.links(self._control.run_id, len(self._links))
+        except (RepertoryError, ray.exceptions.RayError) as error:
+            self._placement.home = lost  # so that it is tried again
+            if not self._homeless:
+                self._homeless = True
+                self._event("homeless", reason=str(error))
+                self._reporter.message(f"waiting for a machine: {error}")
+            return
+        self._homeless = False
+        self._links[:] = links
+        self._event("moved", lost=lost and lost.address, shards=self._blueprint.shard_addresses())
 
     def _make(self, name: str, incarnation: int) -> Any:
         return self._blueprint.make(

@@ -26,7 +26,7 @@ import redis
 
 from repertory.control import ControlAddress
 from repertory.errors import RepertoryError
-from services.child_process import tied_to_parent
+from services.child_process import end_process, tied_to_parent
 from services.secret_file import make_secret
 
 logger = logging.getLogger(__name__)
@@ -89,12 +89,7 @@ class EmbeddedRedis:
 
     def stop(self) -> None:
         if self._process is not None:
-            self._process.terminate()  # writes what is left, then ends
-            try:
-                self._process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait(STOP_SECONDS)
+            end_process(self._process, STOP_SECONDS)  # writes what is left, then ends
             self._process = None
         shutil.rmtree(self._socket_folder, ignore_errors=True)
 

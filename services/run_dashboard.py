@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from repertory.closing import Closing
-from services.child_process import tied_to_parent
+from services.child_process import end_process, tied_to_parent
 from services.run_control import CONTROL_FOLDER
 
 STOP_SECONDS = 5.0
@@ -46,12 +46,7 @@ class RunDashboard(Closing):
         self._listener.start()
 
     def close(self) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_process(self._process, STOP_SECONDS)
         self._listener.join(STOP_SECONDS)
 
     def _listen(self) -> None:

@@ -26,7 +26,7 @@ from typing import IO, Any, Literal
 
 from repertory.checkpoints import write_atomically
 from repertory.errors import RepertoryError, UsageError
-from services.child_process import tied_to_parent
+from services.child_process import end_process, tied_to_parent
 from services.clusters.control_gate import ControlGate
 from services.clusters.node import Node
 from services.embedded_redis import EmbeddedRedis
@@ -257,14 +257,8 @@ class _Child:
             )
 
     def stop(self) -> None:
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        if self._process is not None:
+            end_process(self._process, STOP_SECONDS)
 
     def last_words(self) -> str:
         assert self._process is not None

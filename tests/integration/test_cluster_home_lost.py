@@ -19,7 +19,8 @@ pytestmark = [
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """The head takes actors only; `request.param` workers take learners too."""
     folder = tmp_path / "lan"
     folder.mkdir()
     with Lan(folder) as lan:
@@ -28,10 +29,11 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             {"host": host.name, "address": host.address, "cores": 2, "object_store_mb": 100}
             for host in lan.hosts
         ]
-        made.write(
-            head=shapes[0] | {"runs": ["actors"]},
-            workers=[one | {"runs": ["learners", "actors"]} for one in shapes[1:]],
+        takes = [["actors"], *([["learners", "actors"]] * request.param), *([["actors"]] * 2)]
+        head, *workers = (
+            shape | {"runs": runs} for shape, runs in zip(shapes, takes, strict=False)
         )
+        made.write(head=head, workers=workers)
         yield made
         made.close()
 
@@ -41,6 +43,7 @@ def home_of(cluster: Cluster) -> set[str]:
     return {members[name].host for name in ("learner-dqn", "shard-0") if name in members}
 
 
+@pytest.mark.parametrize("cluster", [2], indirect=True)
 def test_learners_and_shards_move(cluster: Cluster) -> None:
     cluster.call("up")
     train = cluster.train(
@@ -64,3 +67,25 @@ def test_learners_and_shards_move(cluster: Cluster) -> None:
     cluster.call("down")
     output, _ = train.communicate(timeout=120)
     assert train.returncode == 0, output
+
+
+@pytest.mark.parametrize("cluster", [1], indirect=True)
+def test_a_run_waits_for_the_only_machine_that_takes_learners(cluster: Cluster) -> None:
+    cluster.call("up")
+    train = cluster.train(
+        *("one", "CartPole-v1", "--algo", "dqn", "--steps", "2000000"),
+        *("--set", "checkpoint.every=2000"),
+    )
+    until(lambda: cluster.steps("one") > 3000, "it learns")
+    home = cluster.lan.hosts[1]
+    home.crash()
+    until(lambda: any(one["event"] == "homeless" for one in cluster.events("one")), "it waits")
+    home.boot()
+    cluster.call("up")
+    before = cluster.steps("one")
+    until(lambda: cluster.steps("one") > before + 1000, "it goes on")
+    assert home_of(cluster) == {home.name}
+    cluster.call("down")
+    output, _ = train.communicate(timeout=120)
+    assert train.returncode == 0, output
+    assert "waiting for a machine" in output

@@ -122,12 +122,13 @@ def nobody_gets_anything(cluster: Cluster) -> None:
         (secrets / "authority.pem").read_bytes(), member[1].read_bytes(), member[0].read_bytes()
     )
 
-    def try_it(place: tuple[Host, Listener]) -> bool:
+    def try_it(place: tuple[Host, Listener]) -> set[str]:
+        """What a certificate without the token gets."""
         host, listener = place
         at, who = (host.address, listener.port), f"{listener.process} at {host.name}"
         if listener.address.startswith("127."):
             assert strangers.plain_text(*at)["http"] == b"", who
-            return False
+            return set()
         answers = {
             "plain": strangers.plain_text(*at),
             "no certificate": strangers.tls_without_certificate(*at),
@@ -139,15 +140,17 @@ def nobody_gets_anything(cluster: Cluster) -> None:
         assert strangers.calls(*at, None) == {}, who
         # With a certificate of the cluster, but without its token. That it is there is all it
         # hears from Ray, whose own machines ask that without one.
-        assert strangers.calls(*at, credentials).keys() <= {strangers.HEALTH}, who
+        heard = set(strangers.calls(*at, credentials))
+        assert heard <= {strangers.HEALTH}, who
         got = strangers.tls(*at, *member)["redis"]
         assert strangers.is_nothing(got) or got.startswith(b"-NOAUTH"), f"{who}: {got!r}"
-        return True
+        return heard
 
     places = [(host, one) for host in cluster.lan.hosts for one in host.listeners()]
     with ThreadPoolExecutor(max_workers=16) as pool:
-        reachable = sum(pool.map(try_it, places))
-    assert reachable >= 3 * 4  # three ports of Ray on each host, the head's, shards, processes
+        heard = list(pool.map(try_it, places))
+    assert len(heard) >= 3 * 4  # three ports of Ray on each host, the head's, shards, processes
+    assert {strangers.HEALTH} in heard  # they were reached, and it was they who refused
 
 
 def _issue(authority: Authority, folder: Path) -> tuple[Path, Path]:

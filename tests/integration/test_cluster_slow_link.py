@@ -56,8 +56,6 @@ def test_a_slow_link_slows_down_and_breaks_nothing(cluster: Cluster) -> None:
     for measured in figures.values():
         assert measured["restarts"] == 0
     fast, slow = figures.values()
-    # Versions go out twenty updates apart; on a slow link they are on their way for longer.
-    assert slow["lag_seconds"] >= DELAY / 2
     assert slow["steps_per_second"] > 0.3 * fast["steps_per_second"]
 
 

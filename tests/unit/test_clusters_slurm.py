@@ -329,8 +329,9 @@ while kill -0 $task 2>/dev/null; do wait $task; done
 REPERTORY = """#!/bin/bash
 # As `repertory`: a node that is ready at once, and a run that ends when it is told to.
 if [ "$1" = train ]; then
+  [ -z "$FAKE_TRAIN_WAITS" ] || trap 'touch "$FAKE/saved"; exit 7' TERM
   printf '%s\\n' "$REPERTORY_NODE" "$@" >"$FAKE/train"
-  [ -z "$FAKE_TRAIN_WAITS" ] || { trap 'touch "$FAKE/saved"; exit 7' TERM; sleep 30 & wait; }
+  [ -z "$FAKE_TRAIN_WAITS" ] || { sleep 30 & wait; }
   exit "${FAKE_TRAIN_CODE:-0}"
 fi
 printf '%s\\n' "$@" >"$FAKE/node"
@@ -406,7 +407,6 @@ def test_before_its_time_is_over_a_run_is_told_to_stop_and_saves(tmp_path: Path)
     job = Job(tmp_path, FAKE_TRAIN_WAITS="yes")
     process = job.start(rendered(tmp_path, workers=0, train=["CartPole-v1"]))
     eventually((job.fake / "train").exists)
-    time.sleep(0.2)  # its trap is set
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 7
     assert (job.fake / "saved").exists()
