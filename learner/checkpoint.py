@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
+from learner.adam import Adam
 from repertory.errors import CheckpointError
 
 
@@ -42,11 +42,10 @@ def load_state_tree(state: Any, tree: Mapping[str, Any]) -> None:
 def _save(value: Any, name: str) -> Any:
     if isinstance(value, nn.Module):
         return {key: _array(tensor) for key, tensor in value.state_dict().items()}
-    if isinstance(value, Optimizer):
-        document = value.state_dict()
+    if isinstance(value, Adam):
         return {
-            str(index): {key: _array(entry) for key, entry in slots.items()}
-            for index, slots in document["state"].items()
+            index: {key: _array(tensor) for key, tensor in slots.items()}
+            for index, slots in value.state().items()
         }
     if isinstance(value, torch.Generator):
         return _array(value.get_state())
@@ -61,14 +60,8 @@ def _load(value: Any, saved: Any, name: str) -> None:
     try:
         if isinstance(value, nn.Module):
             value.load_state_dict({key: torch.from_numpy(array) for key, array in saved.items()})
-        elif isinstance(value, Optimizer):
-            moments = {
-                int(index): {key: torch.from_numpy(array) for key, array in slots.items()}
-                for index, slots in saved.items()
-            }
-            # Its settings are those of the run, which may have changed since.
-            groups = value.state_dict()["param_groups"]
-            value.load_state_dict({"state": moments, "param_groups": groups})
+        elif isinstance(value, Adam):
+            value.load_state(saved)  # its settings are those of the run, which may have changed
         elif isinstance(value, torch.Generator):
             value.set_state(torch.from_numpy(saved))
         else:

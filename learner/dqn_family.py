@@ -9,21 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
-from torch.optim import Adam
 
+from learner.adam import Adam
 from learner.data_parallel import normal_noise
 from learner.optimization import adam, polyak_update, target_copy
+from learner.steps import Step
 from repertory.config import OffPolicyConfig
 from repertory.policies.noisy import Draw
 from repertory.policies.policy import TorchPolicy, policy_settings
 from repertory.settings import ExplorationSettings, part_default
 
 PolicyType = TypeVar("PolicyType", bound=TorchPolicy)
+Outputs = TypeVar("Outputs")
 
 
 @dataclass
@@ -62,6 +65,12 @@ class QConfig(OffPolicyConfig):
 def network_settings(config: QConfig) -> dict[str, Any]:
     """What the networks of the family take over from their learner's settings."""
     return {**policy_settings(config), "dueling": config.dueling, "noisy": config.noisy}
+
+
+def step_of(function: Callable[..., Outputs], config: Any) -> Callable[..., Outputs]:
+    """The step with its settings; noisy networks draw random numbers in it, so theirs stays."""
+    own = partial(function, config=config)
+    return own if config.noisy else Step(own)
 
 
 def first_state(policy: PolicyType, config: QConfig, seed: int) -> QState[PolicyType]:

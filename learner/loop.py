@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, SupportsFloat
 
 import numpy as np
@@ -14,7 +14,10 @@ SAMPLE_TIMEOUT_SECONDS = 60.0
 
 
 class MetricAverages:
-    """Means since last read. Tensors are added where they are; nothing waits for a device."""
+    """Means since last read. Tensors of a device are added there: nothing waits for it.
+
+    Those in our memory become numbers at once, which costs a tenth of adding them.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[str, Any] = {}
@@ -22,7 +25,8 @@ class MetricAverages:
 
     def add(self, metrics: Mapping[str, SupportsFloat]) -> None:
         for name, value in metrics.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value
+            number = float(value) if getattr(value, "is_cpu", True) else value
+            self._sums[name] = self._sums.get(name, 0.0) + number
             self._counts[name] = self._counts.get(name, 0) + 1
 
     def read(self) -> dict[str, float]:
@@ -41,6 +45,7 @@ class LearnerLoop:
         batch_size: int,
         send_priorities: bool,
         own_policy: int | None = None,
+        after_update: Callable[[Sample], None] | None = None,
     ) -> None:
         """`own_policy`: its place in a portfolio, where others' experience is among the samples."""
         self.algorithm = algorithm
@@ -50,6 +55,7 @@ class LearnerLoop:
         self._replay = replay
         self._send_priorities = send_priorities
         self._own_policy = own_policy
+        self._after_update = after_update
 
     @property
     def updates(self) -> int:
@@ -69,6 +75,8 @@ class LearnerLoop:
 
     def learn(self, sample: Sample) -> Mapping[str, SupportsFloat]:
         result = self.algorithm.update(self.state, sample)
+        if self._after_update is not None:
+            self._after_update(sample)
         if self._send_priorities and result.priorities is not None:
             self._send(sample.keys, np.asarray(result.priorities.cpu()))
         self.averages.add(result.metrics)

@@ -9,11 +9,13 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Adam, Optimizer
+from torch.linalg import vector_norm
 
+from learner.adam import Adam
 from learner.data_parallel import averaged
 
 ModuleType = TypeVar("ModuleType", bound=nn.Module)
+Metrics = dict[str, Tensor]
 
 
 def adam(lr: float, *modules: nn.Module | nn.Parameter) -> Adam:
@@ -22,23 +24,20 @@ def adam(lr: float, *modules: nn.Module | nn.Parameter) -> Adam:
         for module in modules
         for parameter in ([module] if isinstance(module, nn.Parameter) else module.parameters())
     ]
-    return Adam(parameters, lr=lr, fused=True)
+    return Adam(lr, parameters)
 
 
-def gradient_step(optimizer: Optimizer, loss: Tensor, max_grad_norm: float | None = None) -> Tensor:
+def gradient_step(optimizer: Adam, loss: Tensor, max_grad_norm: float | None = None) -> Tensor:
     """One step on the optimiser's own parameters; no other gradient is computed or touched.
 
     Where several replicas learn as one, the gradient is that of their joined batch. Returns its
     norm before clipping.
     """
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    gradients = averaged(torch.autograd.grad(loss, parameters))
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.grad = gradient
-    norm = nn.utils.get_total_norm(gradients)
+    gradients = averaged(torch.autograd.grad(loss, optimizer.parameters))
+    norm = vector_norm(torch.stack([vector_norm(gradient) for gradient in gradients]))
     if max_grad_norm is not None:
-        nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
-    optimizer.step()
+        torch._foreach_mul_(list(gradients), (max_grad_norm / (norm + 1e-6)).clamp(max=1))
+    optimizer.step(gradients)
     return norm
 
 

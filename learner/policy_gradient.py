@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.optim import Adam
 
+from learner.adam import Adam
 from learner.critics import StateValue
 from learner.experience import Experience, Metrics
 from learner.optimization import adam, gradient_step, seeded_initialisation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,9 +54,10 @@ def v_trace_advantage(
 
 def _discounted_sum(delta: Tensor, carry: Tensor) -> Tensor:
     """A_t = delta_t + carry_t A_{t+1}, along the second axis."""
-    advantage = torch.zeros_like(delta)
-    running = torch.zeros_like(delta[:, 0])
-    for t in range(delta.shape[1] - 1, -1, -1):
-        running = delta[:, t] + carry[:, t] * running
-        advantage[:, t] = running
-    return advantage
+    # In NumPy, which is quicker at thousands of small steps than torch, and far more than a GPU.
+    deltas, carries = (np.ascontiguousarray(column.cpu().numpy().T) for column in (delta, carry))
+    advantage = np.empty_like(deltas)  # [T, B]
+    running = np.zeros_like(deltas[0])
+    for t in range(len(deltas) - 1, -1, -1):
+        running = np.add(deltas[t], carries[t] * running, out=advantage[t])
+    return torch.from_numpy(np.ascontiguousarray(advantage.T)).to(delta.device)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
+from learner.adam import Adam
 from learner.critics import StateValue
 from learner.experience import Experience, Metrics
 from learner.optimization import gradient_step
@@ -19,7 +19,7 @@ def value_loss(value: StateValue, experience: Experience) -> Tensor:
 
 def fit_value(
     value: StateValue,
-    optimizer: Optimizer,
+    optimizer: Adam,
     experience: Experience,
     steps: int,
     max_grad_norm: float | None,

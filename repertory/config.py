@@ -47,7 +47,8 @@ class EnvConfig(Settings):
     max_episode_steps: int | None = Field(default=None, ge=1)
     frame_stack: int = Field(default=1, ge=1, le=64)
     copies: int = Field(default=1, ge=1, le=4096)
-    vector: Literal["sync", "async"] = "sync"  # all copies in this process, or one process each
+    # All copies in this process, one process each, or all in EnvPool's C++ (`envpool_env`).
+    vector: Literal["sync", "async", "envpool"] = "sync"
     # In a distributed run: how often in a row a copy may break and be made anew.
     max_faults: int = Field(default=3, ge=0)
     atari: AtariConfig | None = None  # the standard preprocessing, on by itself for `ALE/` ids
@@ -66,6 +67,26 @@ class EnvConfig(Settings):
                 f"env.atari is for the games of ale-py, as {ATARI_PREFIX}Pong-v5, "
                 f"not for {self.id}: leave it out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _envpool_has_its_own(self) -> EnvConfig:
+        """What is Python around or inside an environment cannot be had in EnvPool."""
+        if self.vector != "envpool":
+            return self
+        for key, refused in (
+            ("id", ":" in self.id),
+            ("wrappers", bool(self.wrappers)),
+            ("reward_function", self.reward_function is not None),
+            ("atari", self.atari is None and self.id.startswith(ATARI_PREFIX)),
+            ("frame_stack", self.frame_stack > 1 and self.atari is None),
+        ):
+            if refused:
+                raise ValueError(
+                    f"env.{key} = {getattr(self, key)} with env.vector = envpool is refused, its "
+                    "environments are EnvPool's own, with the standard preprocessing for Atari "
+                    "alone: leave it out, or set env.vector to sync or async"
+                )
         return self
 
 
@@ -203,6 +224,9 @@ class RunConfig(Settings):
     seed: int = Field(default=0, ge=0, lt=2**32)
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     threads: int = Field(default=1, ge=1)  # of torch, on the CPU
+    # Learners' steps to machine code (CUDA graphs on a GPU). true waits for it; auto goes on
+    # meanwhile, where the run is long enough, and is false for a --local run.
+    compile: bool | Literal["auto"] = "auto"
     replay: ReplayConfig = Field(default_factory=ReplayConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)

@@ -27,6 +27,7 @@ from services.fit import choose_device
 from services.hosts import Process, ProcessContext
 from services.learner_process import LearnerProcess
 from services.replay_access import samples_for, sends_priorities, stretches_for
+from services.step_compilation import compilation_for
 from services.weights import SilentPublisher, WeightPublisher
 
 logger = logging.getLogger(__name__)
@@ -99,6 +100,7 @@ class LearnerHost(Process):
         )
         if self._stretches is not None:
             replay = PairedReplay(replay, self._stretches, STRETCH_SECONDS)
+        self._compilation = compilation_for(config, learner, algorithm, self.spec, local=False)
         self._loop = LearnerLoop(
             algorithm,
             learner_state,
@@ -106,6 +108,7 @@ class LearnerHost(Process):
             batch_size=items,
             send_priorities=sends_priorities(config),
             own_policy=list(config.learners).index(learner) if len(config.learners) > 1 else None,
+            after_update=None if self._compilation is None else self._compilation.attend,
         )
         self._publisher: WeightPublisher | SilentPublisher = SilentPublisher()
         if rank == 0:
@@ -142,6 +145,8 @@ class LearnerHost(Process):
             pass
         finally:
             meeting.part()
+            if self._compilation is not None:
+                self._compilation.close()
             self._heartbeat.close()
             self._replay.close()
             if self._stretches is not None:

@@ -23,6 +23,7 @@ from repertory.types import WeightSnapshot
 from services.fit import choose_device
 from services.pace import Pace
 from services.replay_access import batch_size, sends_priorities
+from services.step_compilation import compilation_for
 
 
 class LocalLearner:
@@ -41,6 +42,7 @@ class LocalLearner:
         self._state = self._algorithm.initial_state(spec)
         policy: Any = self._algorithm.policy(self._state)
         self.policy: TorchPolicy = policy
+        self._compilation = compilation_for(config, name, self._algorithm, spec, local=True)
         self._pace = Pace(0, 0.0)
         if isinstance(self.config, OffPolicyConfig):
             self._pace = Pace(self.config.learning_starts, self.config.updates_per_step)
@@ -72,6 +74,7 @@ class LocalLearner:
             batch_size=batch_size(run_config, config, actors=1),
             send_priorities=sends_priorities(run_config),
             own_policy=None if alone else self.place,
+            after_update=None if self._compilation is None else self._compilation.attend,
         )
 
     @property
@@ -96,6 +99,10 @@ class LocalLearner:
         while self._segments.take_in(self._table.available) >= self.loop.batch_size:
             self.loop.run(1)
             self._segments.version = self._segments.fresh_since = self.updates
+
+    def close(self) -> None:
+        if self._compilation is not None:
+            self._compilation.close()
 
     def snapshot(self) -> WeightSnapshot:
         return WeightSnapshot(self.name, self.updates, self.policy.weights())

@@ -123,6 +123,8 @@ class LocalRun:
         title = f"{', '.join(config.learners)} on {config.env.id}"
         with ExitStack() as stack:
             stack.callback(self._rollout.close)
+            for learner in self._learners:
+                stack.callback(learner.close)
             if self._shard is not None:
                 stack.callback(self._shard.close)
             stack.callback(record.close)

@@ -28,9 +28,10 @@ from learner.dqn_family import (
     greedy_next,
     network_settings,
     noise_of,
+    step_of,
     weighted,
 )
-from learner.optimization import gradient_step, seeded_initialisation
+from learner.optimization import Metrics, gradient_step, seeded_initialisation
 from learner.tensors import TensorBatch, to_tensors
 from repertory.policies.distributional_q import DistributionalQPolicy
 from repertory.specs import EnvSpec
@@ -65,6 +66,7 @@ class C51:
         self.config = config
         self.device = device
         self.seed = seed
+        self.step = step_of(step, config)
 
     def initial_state(self, spec: EnvSpec) -> State:
         config = self.config
@@ -79,27 +81,29 @@ class C51:
         return state.policy
 
     def update(self, state: State, sample: Sample) -> UpdateResult:
-        config = self.config
         batch = to_tensors(sample, state.policy.normalizer, self.device, learn_moments=True)
+        metrics, priorities = self.step(state, batch)
+        count_update(state, self.config)
+        return UpdateResult(metrics, priorities)
 
-        target = target_distribution(state, batch, config)
-        logits = state.policy(batch.observation, noise_of(state, config))  # [B, A, N]
-        divergence = kl_divergence(target, chosen(logits, batch.action))
-        loss = weighted(divergence, batch.weights)
-        norm = gradient_step(state.optimizer, loss, config.max_grad_norm)
-        count_update(state, config)
-        q = chosen(state.policy.expected(logits.detach()), batch.action)
-        return UpdateResult(
-            {
-                "loss": loss.detach(),
-                "q": q.mean(),
-                "grad_norm": norm,
-                # What is heaped up at the ends says that v_min or v_max is too narrow.
-                "at_v_min": target[:, 0].mean(),
-                "at_v_max": target[:, -1].mean(),
-            },
-            priorities=divergence.detach(),
-        )
+
+def step(state: State, batch: TensorBatch, config: C51.Config) -> tuple[Metrics, Tensor]:
+    """With the priorities [B] that the batch gets."""
+    target = target_distribution(state, batch, config)
+    logits = state.policy(batch.observation, noise_of(state, config))  # [B, A, N]
+    divergence = kl_divergence(target, chosen(logits, batch.action))
+    loss = weighted(divergence, batch.weights)
+    norm = gradient_step(state.optimizer, loss, config.max_grad_norm)
+    q = chosen(state.policy.expected(logits.detach()), batch.action)
+    metrics = {
+        "loss": loss.detach(),
+        "q": q.mean(),
+        "grad_norm": norm,
+        # What is heaped up at the ends says that v_min or v_max is too narrow.
+        "at_v_min": target[:, 0].mean(),
+        "at_v_max": target[:, -1].mean(),
+    }
+    return metrics, divergence.detach()
 
 
 @torch.no_grad()

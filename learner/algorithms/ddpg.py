@@ -13,20 +13,23 @@ rewards of -1 and 0, `target_range` and `action_penalty` are those of HER (arXiv
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from pydantic import Field, field_validator
 from torch import Tensor
-from torch.optim import Adam
 
+from learner.adam import Adam
 from learner.critics import ActionValue
 from learner.optimization import (
+    Metrics,
     adam,
     gradient_step,
     polyak_update,
     seeded_initialisation,
     target_copy,
 )
+from learner.steps import Step
 from learner.tensors import TensorBatch, to_tensors
 from repertory.config import OffPolicyConfig
 from repertory.policies.deterministic import DeterministicPolicy
@@ -82,6 +85,7 @@ class DDPG:
         self.config = config
         self.device = device
         self.seed = seed
+        self.step = Step(partial(step, config=config))
 
     def initial_state(self, spec: EnvSpec) -> State:
         config = self.config
@@ -103,29 +107,32 @@ class DDPG:
         return state.policy
 
     def update(self, state: State, sample: Sample) -> UpdateResult:
-        config = self.config
         batch = to_tensors(sample, state.policy.normalizer, self.device, learn_moments=True)
-
-        target = critic_target(state, batch, config)
-        q = state.critic(batch.observation, batch.action)  # [B]
-        q_loss = critic_loss(q, target, batch.weights)
-        norm = gradient_step(state.critic_optimizer, q_loss, config.max_grad_norm)
-
-        pi_loss = policy_loss(state, batch, config)
-        gradient_step(state.policy_optimizer, pi_loss, config.max_grad_norm)
-
-        polyak_update(state.target_policy, state.policy, config.tau)
-        polyak_update(state.target_critic, state.critic, config.tau)
+        metrics, priorities = self.step(state, batch)
         state.updates += 1
-        return UpdateResult(
-            {
-                "critic_loss": q_loss.detach(),
-                "policy_loss": pi_loss.detach(),
-                "q": q.detach().mean(),
-                "critic_grad_norm": norm,
-            },
-            priorities=(q.detach() - target).abs(),
-        )
+        return UpdateResult(metrics, priorities)
+
+
+def step(state: State, batch: TensorBatch, config: DDPG.Config) -> tuple[Metrics, Tensor]:
+    """With the priorities [B] that the batch gets."""
+    target = critic_target(state, batch, config)
+    q = state.critic(batch.observation, batch.action)  # [B]
+    q_loss = critic_loss(q, target, batch.weights)
+    norm = gradient_step(state.critic_optimizer, q_loss, config.max_grad_norm)
+
+    pi_loss = policy_loss(state, batch, config)
+    gradient_step(state.policy_optimizer, pi_loss, config.max_grad_norm)
+
+    polyak_update(state.target_policy, state.policy, config.tau)
+    polyak_update(state.target_critic, state.critic, config.tau)
+    q = q.detach()
+    metrics = {
+        "critic_loss": q_loss.detach(),
+        "policy_loss": pi_loss.detach(),
+        "q": q.mean(),
+        "critic_grad_norm": norm,
+    }
+    return metrics, (q - target).abs()
 
 
 @torch.no_grad()

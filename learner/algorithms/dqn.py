@@ -27,8 +27,9 @@ from learner.dqn_family import (
     greedy_next,
     network_settings,
     noise_of,
+    step_of,
 )
-from learner.optimization import gradient_step, seeded_initialisation
+from learner.optimization import Metrics, gradient_step, seeded_initialisation
 from learner.tensors import TensorBatch, to_tensors
 from repertory.policies.greedy_q import GreedyQPolicy
 from repertory.specs import EnvSpec
@@ -52,6 +53,7 @@ class DQN:
         self.config = config
         self.device = device
         self.seed = seed
+        self.step = step_of(step, config)
 
     def initial_state(self, spec: EnvSpec) -> State:
         with seeded_initialisation(self.seed):
@@ -62,18 +64,20 @@ class DQN:
         return state.policy
 
     def update(self, state: State, sample: Sample) -> UpdateResult:
-        config = self.config
         batch = to_tensors(sample, state.policy.normalizer, self.device, learn_moments=True)
+        metrics, priorities = self.step(state, batch)
+        count_update(state, self.config)
+        return UpdateResult(metrics, priorities)
 
-        target = q_target(state, batch, config)
-        q = chosen(state.policy(batch.observation, noise_of(state, config)), batch.action)
-        loss = td_loss(q, target, batch.weights, config)
-        norm = gradient_step(state.optimizer, loss, config.max_grad_norm)
-        count_update(state, config)
-        return UpdateResult(
-            {"loss": loss.detach(), "q": q.detach().mean(), "grad_norm": norm},
-            priorities=(q.detach() - target).abs(),
-        )
+
+def step(state: State, batch: TensorBatch, config: DQN.Config) -> tuple[Metrics, Tensor]:
+    """With the priorities [B] that the batch gets."""
+    target = q_target(state, batch, config)
+    q = chosen(state.policy(batch.observation, noise_of(state, config)), batch.action)
+    loss = td_loss(q, target, batch.weights, config)
+    norm = gradient_step(state.optimizer, loss, config.max_grad_norm)
+    q = q.detach()
+    return {"loss": loss.detach(), "q": q.mean(), "grad_norm": norm}, (q - target).abs()
 
 
 @torch.no_grad()

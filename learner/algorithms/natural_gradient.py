@@ -21,8 +21,8 @@ from typing import Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.optim import Adam
 
+from learner.adam import Adam
 from learner.critics import StateValue
 from learner.data_parallel import averaged, joined_mean
 from learner.experience import Experience, Metrics, gather, learn_moments, standardized

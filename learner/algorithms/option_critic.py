@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.optim import Adam
 
+from learner.adam import Adam
 from learner.optimization import (
     adam,
     gradient_step,

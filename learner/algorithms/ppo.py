@@ -17,17 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.optim import Adam
 
+from learner.adam import Adam
 from learner.critics import StateValue
 from learner.data_parallel import joined_mean, replicas, share
 from learner.experience import Experience, Metrics, gather, learn_moments, standardized
 from learner.optimization import adam, gradient_step, seeded_initialisation
+from learner.steps import Step
 from learner.value_regression import explained_variance, fit_value, value_loss
 from repertory.config import HiddenSizes, OnPolicyConfig
 from repertory.policies.policy import policy_settings
@@ -79,6 +81,7 @@ class PPO:
         self.config = config
         self.device = device
         self.seed = seed
+        self.minibatch_step = Step(partial(minibatch_step, config=config))
 
     def initial_state(self, spec: EnvSpec) -> State:
         config = self.config
@@ -120,15 +123,15 @@ class PPO:
             for index in torch.randperm(size, generator=state.generator).split(batch_size)
         )
         for epoch, index in minibatches:
-            minibatch = experience.select(index.to(self.device))
-            pi_loss, of_policy = policy_loss(state.policy, minibatch, config)
-            v_loss = value_loss(state.value, minibatch)
-            metrics |= of_policy | {"value_loss": v_loss.detach()}
-            if config.target_kl and everyones_kl(of_policy) > 1.5 * config.target_kl:
-                stop_iteration = epoch
-                break
-            loss = pi_loss + config.value_coefficient * v_loss
-            metrics["grad_norm"] = gradient_step(state.optimizer, loss, config.max_grad_norm)
+            rows = index.to(self.device)
+            if config.target_kl:
+                with torch.no_grad():
+                    _, before = policy_loss(state.policy, experience.select(rows), config)
+                if everyones_kl(before) > 1.5 * config.target_kl:
+                    metrics |= before
+                    stop_iteration = epoch
+                    break
+            metrics |= self.minibatch_step(state, experience, rows)
         return metrics | {
             "stop_iteration": stop_iteration,
             "explained_variance": explained_variance(state.value, experience),
@@ -153,6 +156,17 @@ class PPO:
         return metrics | fit_value(
             state.value, state.value_optimizer, experience, config.value_steps, config.max_grad_norm
         )
+
+
+def minibatch_step(
+    state: State, experience: Experience, rows: Tensor, config: PPO.Config
+) -> Metrics:
+    minibatch = experience.select(rows)
+    pi_loss, metrics = policy_loss(state.policy, minibatch, config)
+    v_loss = value_loss(state.value, minibatch)
+    loss = pi_loss + config.value_coefficient * v_loss
+    norm = gradient_step(state.optimizer, loss, config.max_grad_norm)
+    return metrics | {"value_loss": v_loss.detach(), "grad_norm": norm}
 
 
 def policy_loss(

@@ -28,9 +28,10 @@ from learner.dqn_family import (
     greedy_next,
     network_settings,
     noise_of,
+    step_of,
     weighted,
 )
-from learner.optimization import gradient_step, seeded_initialisation
+from learner.optimization import Metrics, gradient_step, seeded_initialisation
 from learner.tensors import TensorBatch, to_tensors
 from repertory.policies.distributional_q import DistributionalQPolicy
 from repertory.specs import EnvSpec
@@ -55,6 +56,7 @@ class QRDQN:
         self.config = config
         self.device = device
         self.seed = seed
+        self.step = step_of(step, config)
 
     def initial_state(self, spec: EnvSpec) -> State:
         config = self.config
@@ -69,26 +71,28 @@ class QRDQN:
         return state.policy
 
     def update(self, state: State, sample: Sample) -> UpdateResult:
-        config = self.config
         batch = to_tensors(sample, state.policy.normalizer, self.device, learn_moments=True)
+        metrics, priorities = self.step(state, batch)
+        count_update(state, self.config)
+        return UpdateResult(metrics, priorities)
 
-        target = target_quantiles(state, batch, config)
-        outputs = state.policy(batch.observation, noise_of(state, config))
-        quantiles = chosen(outputs, batch.action)  # [B, N]
-        losses = quantile_losses(quantiles, target, config.kappa)
-        loss = weighted(losses, batch.weights)
-        norm = gradient_step(state.optimizer, loss, config.max_grad_norm)
-        count_update(state, config)
-        quantiles = quantiles.detach()
-        return UpdateResult(
-            {
-                "loss": loss.detach(),
-                "q": quantiles.mean(),
-                "spread": quantiles.std(-1).mean(),
-                "grad_norm": norm,
-            },
-            priorities=(quantiles.mean(-1) - target.mean(-1)).abs(),
-        )
+
+def step(state: State, batch: TensorBatch, config: QRDQN.Config) -> tuple[Metrics, Tensor]:
+    """With the priorities [B] that the batch gets."""
+    target = target_quantiles(state, batch, config)
+    outputs = state.policy(batch.observation, noise_of(state, config))
+    quantiles = chosen(outputs, batch.action)  # [B, N]
+    losses = quantile_losses(quantiles, target, config.kappa)
+    loss = weighted(losses, batch.weights)
+    norm = gradient_step(state.optimizer, loss, config.max_grad_norm)
+    quantiles = quantiles.detach()
+    metrics = {
+        "loss": loss.detach(),
+        "q": quantiles.mean(),
+        "spread": quantiles.std(-1).mean(),
+        "grad_norm": norm,
+    }
+    return metrics, (quantiles.mean(-1) - target.mean(-1)).abs()
 
 
 @torch.no_grad()

@@ -13,21 +13,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.optim import Adam
 
+from learner.adam import Adam
 from learner.critics import TwinQ
 from learner.data_parallel import normal_noise
 from learner.optimization import (
+    Metrics,
     adam,
     gradient_step,
     polyak_update,
     seeded_initialisation,
     target_copy,
 )
+from learner.steps import Step
 from learner.tensors import TensorBatch, to_tensors
 from repertory.config import OffPolicyConfig
 from repertory.policies.policy import policy_settings
@@ -72,6 +75,7 @@ class SAC:
         self.config = config
         self.device = device
         self.seed = seed
+        self.step = Step(partial(step, config=config))
 
     def initial_state(self, spec: EnvSpec) -> State:
         config = self.config
@@ -99,35 +103,43 @@ class SAC:
         return state.policy
 
     def update(self, state: State, sample: Sample) -> UpdateResult:
-        config = self.config
         batch = to_tensors(sample, state.policy.normalizer, self.device, learn_moments=True)
-        noise, next_noise = normal_noise((2, *batch.action.shape), state.generator, self.device)
-        alpha = state.log_alpha.detach().exp()
-
-        target = critic_target(state, batch, next_noise, alpha)
-        q = state.critic(batch.observation, batch.action)  # [2, B]
-        q_loss = critic_loss(q, target, batch.weights)
-        norm = gradient_step(state.critic_optimizer, q_loss, config.max_grad_norm)
-
-        action, log_prob = state.policy.sample(batch.observation, noise)
-        pi_loss = policy_loss(state, batch, action, log_prob, alpha)
-        gradient_step(state.policy_optimizer, pi_loss, config.max_grad_norm)
-
-        metrics = {
-            "critic_loss": q_loss.detach(),
-            "policy_loss": pi_loss.detach(),
-            "q": q.detach().mean(),
-            "critic_grad_norm": norm,
-            "alpha": alpha,
-            "entropy": -log_prob.detach().mean(),
-        }
-        if config.learn_alpha:
-            loss = temperature_loss(state.log_alpha, log_prob.detach(), state.target_entropy)
-            gradient_step(state.alpha_optimizer, loss)
-            metrics["alpha_loss"] = loss.detach()
-        polyak_update(state.target_critic, state.critic, config.tau)
+        noise = normal_noise((2, *batch.action.shape), state.generator, self.device)
+        metrics, priorities = self.step(state, batch, noise)
         state.updates += 1
-        return UpdateResult(metrics, priorities=(q.detach() - target).abs().mean(0))
+        return UpdateResult(metrics, priorities)
+
+
+def step(
+    state: State, batch: TensorBatch, noise: Tensor, config: SAC.Config
+) -> tuple[Metrics, Tensor]:
+    """With the priorities [B] that the batch gets; `noise` [2, B, A] is of both actions."""
+    alpha = state.log_alpha.detach().exp()
+
+    target = critic_target(state, batch, noise[1], alpha)
+    q = state.critic(batch.observation, batch.action)  # [2, B]
+    q_loss = critic_loss(q, target, batch.weights)
+    norm = gradient_step(state.critic_optimizer, q_loss, config.max_grad_norm)
+
+    action, log_prob = state.policy.sample(batch.observation, noise[0])
+    pi_loss = policy_loss(state, batch, action, log_prob, alpha)
+    gradient_step(state.policy_optimizer, pi_loss, config.max_grad_norm)
+
+    q = q.detach()
+    metrics = {
+        "critic_loss": q_loss.detach(),
+        "policy_loss": pi_loss.detach(),
+        "q": q.mean(),
+        "critic_grad_norm": norm,
+        "alpha": alpha,
+        "entropy": -log_prob.detach().mean(),
+    }
+    if config.learn_alpha:
+        loss = temperature_loss(state.log_alpha, log_prob.detach(), state.target_entropy)
+        gradient_step(state.alpha_optimizer, loss)
+        metrics["alpha_loss"] = loss.detach()
+    polyak_update(state.target_critic, state.critic, config.tau)
+    return metrics, (q - target).abs().mean(0)
 
 
 @torch.no_grad()

@@ -15,20 +15,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.optim import Adam
 
+from learner.adam import Adam
 from learner.critics import TwinDiscreteQ
 from learner.optimization import (
+    Metrics,
     adam,
     gradient_step,
     polyak_update,
     seeded_initialisation,
     target_copy,
 )
+from learner.steps import Step
 from learner.tensors import TensorBatch, to_tensors
 from repertory.config import OffPolicyConfig
 from repertory.policies.categorical import CategoricalPolicy
@@ -73,6 +76,7 @@ class SACDiscrete:
         self.config = config
         self.device = device
         self.seed = seed
+        self.step = Step(partial(step, config=config))
 
     def initial_state(self, spec: EnvSpec) -> State:
         config = self.config
@@ -96,35 +100,40 @@ class SACDiscrete:
         return state.policy
 
     def update(self, state: State, sample: Sample) -> UpdateResult:
-        config = self.config
         batch = to_tensors(sample, state.policy.normalizer, self.device, learn_moments=True)
-        alpha = state.log_alpha.detach().exp()
-
-        target = critic_target(state, batch, alpha)
-        q = chosen(state.critic(batch.observation), batch.action)  # [2, B]
-        q_loss = critic_loss(q, target, batch.weights)
-        norm = gradient_step(state.critic_optimizer, q_loss, config.max_grad_norm)
-
-        log_pi = state.policy(batch.observation)  # [B, actions]
-        pi_loss = policy_loss(state, batch, log_pi, alpha)
-        gradient_step(state.policy_optimizer, pi_loss, config.max_grad_norm)
-
-        log_pi = log_pi.detach()
-        metrics = {
-            "critic_loss": q_loss.detach(),
-            "policy_loss": pi_loss.detach(),
-            "q": q.detach().mean(),
-            "critic_grad_norm": norm,
-            "alpha": alpha,
-            "entropy": -expectation(log_pi, log_pi).mean(),
-        }
-        if config.learn_alpha:
-            loss = temperature_loss(state.log_alpha, log_pi, state.target_entropy)
-            gradient_step(state.alpha_optimizer, loss)
-            metrics["alpha_loss"] = loss.detach()
-        polyak_update(state.target_critic, state.critic, config.tau)
+        metrics, priorities = self.step(state, batch)
         state.updates += 1
-        return UpdateResult(metrics, priorities=(q.detach() - target).abs().mean(0))
+        return UpdateResult(metrics, priorities)
+
+
+def step(state: State, batch: TensorBatch, config: SACDiscrete.Config) -> tuple[Metrics, Tensor]:
+    """With the priorities [B] that the batch gets."""
+    alpha = state.log_alpha.detach().exp()
+
+    target = critic_target(state, batch, alpha)
+    q = chosen(state.critic(batch.observation), batch.action)  # [2, B]
+    q_loss = critic_loss(q, target, batch.weights)
+    norm = gradient_step(state.critic_optimizer, q_loss, config.max_grad_norm)
+
+    log_pi = state.policy(batch.observation)  # [B, actions]
+    pi_loss = policy_loss(state, batch, log_pi, alpha)
+    gradient_step(state.policy_optimizer, pi_loss, config.max_grad_norm)
+
+    q, log_pi = q.detach(), log_pi.detach()
+    metrics = {
+        "critic_loss": q_loss.detach(),
+        "policy_loss": pi_loss.detach(),
+        "q": q.mean(),
+        "critic_grad_norm": norm,
+        "alpha": alpha,
+        "entropy": -expectation(log_pi, log_pi).mean(),
+    }
+    if config.learn_alpha:
+        loss = temperature_loss(state.log_alpha, log_pi, state.target_entropy)
+        gradient_step(state.alpha_optimizer, loss)
+        metrics["alpha_loss"] = loss.detach()
+    polyak_update(state.target_critic, state.critic, config.tau)
+    return metrics, (q - target).abs().mean(0)
 
 
 def expectation(log_pi: Tensor, values: Tensor) -> Tensor:

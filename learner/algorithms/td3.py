@@ -12,21 +12,24 @@ waits for its critics. Actions are in [-1, 1], so the noise is in units of half 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.optim import Adam
 
+from learner.adam import Adam
 from learner.critics import TwinQ
 from learner.data_parallel import normal_noise
 from learner.optimization import (
+    Metrics,
     adam,
     gradient_step,
     polyak_update,
     seeded_initialisation,
     target_copy,
 )
+from learner.steps import Step
 from learner.tensors import TensorBatch, to_tensors
 from repertory.config import OffPolicyConfig
 from repertory.policies.deterministic import DeterministicPolicy
@@ -69,6 +72,8 @@ class TD3:
         self.config = config
         self.device = device
         self.seed = seed
+        self.critic_step = Step(partial(critic_step, config=config))
+        self.policy_step = Step(partial(policy_step, config=config))
 
     def initial_state(self, spec: EnvSpec) -> State:
         config = self.config
@@ -90,24 +95,34 @@ class TD3:
         return state.policy
 
     def update(self, state: State, sample: Sample) -> UpdateResult:
-        config = self.config
         batch = to_tensors(sample, state.policy.normalizer, self.device, learn_moments=True)
         noise = normal_noise(batch.action.shape, state.generator, self.device)
-
-        target = critic_target(state, batch, noise, config)
-        q = state.critic(batch.observation, batch.action)  # [2, B]
-        loss = critic_loss(q, target, batch.weights)
-        norm = gradient_step(state.critic_optimizer, loss, config.max_grad_norm)
-        metrics = {"critic_loss": loss.detach(), "q": q.detach().mean(), "critic_grad_norm": norm}
-
+        metrics, priorities = self.critic_step(state, batch, noise)
         state.updates += 1
-        if state.updates % config.policy_period == 0:
-            loss = policy_loss(state, batch)
-            gradient_step(state.policy_optimizer, loss, config.max_grad_norm)
-            polyak_update(state.target_policy, state.policy, config.tau)
-            polyak_update(state.target_critic, state.critic, config.tau)
-            metrics["policy_loss"] = loss.detach()
-        return UpdateResult(metrics, priorities=(q.detach() - target).abs().mean(0))
+        if state.updates % self.config.policy_period == 0:
+            metrics |= self.policy_step(state, batch)
+        return UpdateResult(metrics, priorities)
+
+
+def critic_step(
+    state: State, batch: TensorBatch, noise: Tensor, config: TD3.Config
+) -> tuple[Metrics, Tensor]:
+    """With the priorities [B] that the batch gets."""
+    target = critic_target(state, batch, noise, config)
+    q = state.critic(batch.observation, batch.action)  # [2, B]
+    loss = critic_loss(q, target, batch.weights)
+    norm = gradient_step(state.critic_optimizer, loss, config.max_grad_norm)
+    q = q.detach()
+    metrics = {"critic_loss": loss.detach(), "q": q.mean(), "critic_grad_norm": norm}
+    return metrics, (q - target).abs().mean(0)
+
+
+def policy_step(state: State, batch: TensorBatch, config: TD3.Config) -> Metrics:
+    loss = policy_loss(state, batch)
+    gradient_step(state.policy_optimizer, loss, config.max_grad_norm)
+    polyak_update(state.target_policy, state.policy, config.tau)
+    polyak_update(state.target_critic, state.critic, config.tau)
+    return {"policy_loss": loss.detach()}
 
 
 @torch.no_grad()

@@ -127,9 +127,9 @@ def test_critic_steps_and_targets_are_counted(monkeypatch: pytest.MonkeyPatch) -
     columns = segments(SPECS["discrete"], distribution_of(state.policy), ROWS, STEPS, 0)
     algorithm.update(state, as_sample(columns))
     assert events == ["target", "step", "step", "step"] * 4 + ["target"]
-    (moments, *_) = state.value_optimizer.state.values()
+    (moments, *_) = state.value_optimizer.state().values()
     assert int(moments["step"]) == 12
-    (moments, *_) = state.optimizer.state.values()
+    (moments, *_) = state.optimizer.state().values()
     assert int(moments["step"]) == 1
 
 

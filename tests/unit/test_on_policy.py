@@ -54,9 +54,8 @@ def test_constant_rewards_stay_finite(algo: str, spec: EnvSpec) -> None:
         for parameter in state.value.parameters():
             parameter.zero_()
     for optimizer in ("value_optimizer", "optimizer"):  # V stays 0 while it learns
-        for group in getattr(state, optimizer, state.value_optimizer).param_groups:
-            if optimizer == "value_optimizer" or algo == "ppo":
-                group["lr"] = 0.0
+        if optimizer == "value_optimizer" or algo == "ppo":
+            getattr(state, optimizer, state.value_optimizer).lr = 0.0
     columns = played(state.policy, ROWS, STEPS, seed=0)
     constant = dataclasses.replace(
         columns, reward=np.ones_like(columns.reward), discount=np.zeros_like(columns.discount)

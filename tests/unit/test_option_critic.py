@@ -31,7 +31,7 @@ from learner.algorithms.option_critic import (
     termination_loss,
     usage,
 )
-from learner.optimization import gradient_step
+from learner.optimization import adam, gradient_step
 from learner.tensors import TensorBatch, to_tensors
 from repertory.config import validate
 from repertory.errors import UsageError
@@ -287,7 +287,7 @@ def test_an_option_ends_sooner_where_another_is_better_and_later_where_it_is_bes
     q = state.policy(observation).q.detach()
     best = q.argmax(-1)
     assert 0 < int(best.sum()) < SIZE
-    optimizer = torch.optim.SGD(state.policy.termination.parameters(), lr=1e-2)
+    optimizer = adam(1e-3, state.policy.termination)
     for index, rises in ((best, False), (1 - best, True)):
         before = of_option(state.policy(observation).termination, index).detach()
         loss = termination_loss(

@@ -35,7 +35,7 @@ from learner.algorithms.sac import (
     policy_loss,
     temperature_loss,
 )
-from learner.optimization import gradient_step
+from learner.optimization import adam, gradient_step
 from learner.tensors import TensorBatch, to_tensors
 from repertory.policies.squashed_gaussian import SquashedGaussianPolicy
 from repertory.types import Sample
@@ -337,7 +337,7 @@ def test_policy_gradient_vanishes_at_the_boltzmann_policy(alpha: float) -> None:
 @pytest.mark.parametrize("alpha", [0.2, 2.0])
 def test_bandit_with_known_q_is_solved_by_the_boltzmann_policy(alpha: float) -> None:
     state = bandit(alpha, mean=0.4, std=0.6)
-    optimizer = torch.optim.Adam(state.policy.head.parameters(), lr=0.03)
+    optimizer = adam(0.03, state.policy.head)
     for _ in range(400):
         gradient_step(optimizer, bandit_loss(state, alpha))
     mean, log_std = (float(value) for value in state.policy.head(torch.ones(3)).detach())

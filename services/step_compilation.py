@@ -1,0 +1,255 @@
+"""Compiled steps for a learner: from the cache at once, else by a process beside it.
+
+What was compiled is kept under a name that says all it depends on: the sources, the settings, the
+shapes, torch and the processor. A learner starts with its steps as they are written and takes the
+compiled ones when they are there. Where that cannot be (no C++ compiler, a step that cannot be
+recorded) it goes on as it is, and says so once.
+
+On a GPU steps become CUDA graphs instead, in this process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import logging
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import learner
+import repertory
+from learner.ahead_of_time import SUFFIX, load_step
+from learner.captured import capture_step
+from learner.compile_steps import Job
+from learner.steps import steps_of
+from repertory.config import LearnerConfig, OffPolicyConfig, RunConfig
+from repertory.protocols import Algorithm
+from repertory.specs import EnvSpec
+from repertory.types import Sample
+from services.child_process import tied_to_parent
+
+logger = logging.getLogger(__name__)
+
+CACHE_VARIABLE = "REPERTORY_CACHE"
+WORTHWHILE_UPDATES = 20_000  # fewer are made before half a minute of compiling has paid
+LOOK_SECONDS = 1.0
+DEADLINE_SECONDS = 600.0  # for a process that gets what others leave of the cores
+
+
+class StepCompilation:
+    """`attend` is called after every update, and costs nothing once all is done."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any],
+        config: LearnerConfig,
+        spec: EnvSpec,
+        *,
+        threads: int,
+        wait: bool = False,
+        only_cached: bool = False,
+        cache: Path | None = None,
+    ) -> None:
+        """`wait`: for what is compiled, after the first updates; `only_cached`: nothing is made."""
+        self._algorithm = algorithm
+        self._config = config
+        self._spec = spec
+        self._threads = threads
+        self._wait = wait
+        self._only_cached = only_cached
+        self._cache = cache or cache_folder()
+        self._steps = steps_of(algorithm)
+        self._folder: Path | None = None  # of the compiled steps, once a sample tells their shapes
+        self._process: subprocess.Popen[bytes] | None = None
+        self._job: tempfile.TemporaryDirectory[str] | None = None
+        self._deadline = 0.0
+        self._look_at = 0.0
+        self.done = not self._steps
+
+    def attend(self, sample: Sample) -> None:
+        """After an update with `sample`."""
+        if self.done or not all(step.called for step in self._steps.values()):
+            return
+        if getattr(self._algorithm, "device", torch.device("cpu")).type == "cuda":
+            for step in self._steps.values():
+                assert step.arguments is not None
+                capture_step(step, step.arguments)
+            self._finish()
+            return
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_SECONDS
+        if self._folder is None:
+            self._folder = self._cache / self._key(sample)
+        if self._take():
+            return
+        if self._process is None:
+            if self._only_cached:
+                self._finish()
+                return
+            self._start(sample)
+        if self._wait:
+            self._await()
+        elif self._process is not None and self._process.poll() is not None:
+            self._collect()
+        elif now > self._deadline:
+            self._give_up(f"not compiled after {DEADLINE_SECONDS:.0f} s")
+
+    def close(self) -> None:
+        """Ends the process, if there is one."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(DEADLINE_SECONDS)
+        self._finish()
+
+    def _paths(self) -> dict[str, Path]:
+        assert self._folder is not None
+        return {name: self._folder / f"{name}{SUFFIX}" for name in self._steps}
+
+    def _take(self) -> bool:
+        """What is in the cache, if all of it is."""
+        paths = self._paths()
+        if not all(path.exists() for path in paths.values()):
+            return False
+        try:
+            for name, path in paths.items():
+                load_step(self._steps[name], path)
+        except Exception as error:
+            self._give_up(f"{self._folder} cannot be loaded: {' '.join(str(error).split())[:300]}")
+            return True
+        logger.info("the steps of %s are compiled now", self._config.algorithm)
+        self._finish()
+        return True
+
+    def _start(self, sample: Sample) -> None:
+        self._job = tempfile.TemporaryDirectory(prefix="repertory-compile-")
+        folder = Path(self._job.name)
+        Job(
+            self._config.model_dump(mode="json"), self._spec.to_json(), self._threads, sample
+        ).write(folder)
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": str(self._threads),
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        }
+        command = [sys.executable, "-m", "learner.compile_steps", str(folder)]
+        with (folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                tied_to_parent(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+            )
+        self._deadline = time.monotonic() + DEADLINE_SECONDS
+
+    def _await(self) -> None:
+        assert self._process is not None
+        logger.info("compiling the steps of %s", self._config.algorithm)
+        try:
+            self._process.wait(DEADLINE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._give_up(f"not compiled after {DEADLINE_SECONDS:.0f} s")
+            return
+        self._collect()
+
+    def _collect(self) -> None:
+        """The process has ended: its files go into the cache, and from there into the steps."""
+        assert self._process is not None
+        assert self._job is not None
+        assert self._folder is not None
+        job = Path(self._job.name)
+        if self._process.returncode != 0:
+            lines = (job / "log").read_text(errors="replace").strip().splitlines()
+            self._give_up(lines[-1][:300] if lines else f"exit code {self._process.returncode}")
+            return
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in self._paths().values():
+            arriving = path.with_suffix(f".{os.getpid()}")
+            arriving.write_bytes((job / path.name).read_bytes())
+            os.replace(arriving, path)
+        self._take()
+
+    def _give_up(self, reason: str) -> None:
+        logger.warning("the steps of %s stay uncompiled: %s", self._config.algorithm, reason)
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+        self._finish()
+
+    def _finish(self) -> None:
+        self.done = True
+        if self._job is not None:
+            self._job.cleanup()
+            self._job = None
+
+    def _key(self, sample: Sample) -> str:
+        facts = {
+            "torch": torch.__version__,
+            "processor": _processor(),
+            "threads": self._threads,
+            "algorithm": f"{type(self._algorithm).__module__}.{type(self._algorithm).__qualname__}",
+            "config": self._config.model_dump(mode="json"),
+            "spec": self._spec.to_json(),
+            "sample": {name: str(spec) for name, spec in sample.batch.signature().items()},
+            "items": len(sample.batch),
+            "sources": _sources(type(self._algorithm)),
+        }
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        return f"{self._config.algorithm.rpartition(':')[2]}-{digest[:24]}"
+
+
+def compilation_for(
+    config: RunConfig, name: str, algorithm: Algorithm[Any], spec: EnvSpec, *, local: bool
+) -> StepCompilation | None:
+    """As `compile` says. `auto`: not in a local run, which would not be equal to the bit."""
+    own = config.learners[name]
+    if config.compile is False or (config.compile == "auto" and local):
+        return None
+    if config.topology.replicas > 1:  # they exchange gradients in the middle of a step
+        return None
+    waits = config.compile is True
+    short = isinstance(own, OffPolicyConfig) and (
+        config.steps * own.updates_per_step < WORTHWHILE_UPDATES
+    )
+    return StepCompilation(
+        algorithm, own, spec, threads=config.threads, wait=waits, only_cached=short and not waits
+    )
+
+
+def cache_folder() -> Path:
+    given = os.environ.get(CACHE_VARIABLE)
+    if given:
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "repertory" / "steps"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    told = {line for line in lines if line.startswith(("model name", "flags"))}
+    return " ".join(sorted(told))
+
+
+def _sources(algorithm: type) -> str:
+    """A digest of all code that a step may be made of."""
+    packages = (Path(learner.__file__).parent, Path(repertory.__file__).parent / "policies")
+    files = {path for package in packages for path in package.rglob("*.py")}
+    files.add(Path(inspect.getfile(algorithm)))
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()

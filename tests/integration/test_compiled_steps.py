@@ -1,0 +1,175 @@
+"""Learners' steps, really compiled: the same learning, the cache, and what happens without one."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from learner.steps import steps_of
+from repertory.config import EnvConfig
+from repertory.envs import probe
+from repertory.parts import lookup
+from repertory.specs import EnvSpec
+from repertory.types import Sample, TransitionBatch
+from services.step_compilation import CACHE_VARIABLE, StepCompilation
+
+SPECS = {
+    "discrete": probe(EnvConfig(id="CartPole-v1")),
+    "continuous": probe(EnvConfig(id="Pendulum-v1")),
+}
+ROWS = 16
+CONTINUOUS = ("td3", "sac", "ddpg")
+SMALL: dict[str, Any] = {"hidden_sizes": (16, 16)}
+
+
+def sample_for(spec: EnvSpec, seed: int = 0) -> Sample:
+    rng = np.random.default_rng(seed)
+    shape = (ROWS, *spec.observation_shape)
+    discrete = spec.action_kind == "discrete"
+    columns = {
+        "observation": rng.standard_normal(shape, np.float32),
+        "action": rng.integers(0, spec.num_actions, ROWS)
+        if discrete
+        else rng.uniform(-1, 1, (ROWS, spec.action_size)).astype(np.float32),
+        "reward": rng.standard_normal(ROWS, np.float32),
+        "discount": np.full(ROWS, 0.99, np.float32),
+        "next_observation": rng.standard_normal(shape, np.float32),
+        "policy_id": np.zeros(ROWS, np.int32),
+        "policy_version": np.zeros(ROWS, np.int64),
+    }
+    return Sample(TransitionBatch.from_columns(columns), np.arange(ROWS), np.ones(ROWS, np.float32))
+
+
+def made(algo: str, spec: EnvSpec) -> tuple[Any, Any]:
+    kind = lookup("algorithm", algo)
+    algorithm = kind(kind.Config(**SMALL), device=torch.device("cpu"), seed=3)
+    return algorithm, algorithm.initial_state(spec)
+
+
+def compilation(algorithm: Any, spec: EnvSpec, cache: Path, **more: Any) -> StepCompilation:
+    return StepCompilation(algorithm, algorithm.config, spec, threads=1, cache=cache, **more)
+
+
+def check_learns_the_same(algo: str, spec: EnvSpec, cache: Path) -> None:
+    plain, plain_state = made(algo, spec)
+    algorithm, state = made(algo, spec)
+    compiling = compilation(algorithm, spec, cache, wait=True)
+    for seed in range(12):
+        sample = sample_for(spec, seed)
+        wanted = plain.update(plain_state, sample)
+        got = algorithm.update(state, sample)
+        compiling.attend(sample)
+        assert got.metrics.keys() == wanted.metrics.keys()
+        for name, value in wanted.metrics.items():
+            # float32 in another order of additions, over a dozen updates.
+            assert float(got.metrics[name]) == pytest.approx(float(value), rel=1e-3, abs=1e-5)
+        np.testing.assert_allclose(got.priorities, wanted.priorities, rtol=1e-3, atol=1e-5)
+    assert all(step.compiled for step in steps_of(algorithm).values())
+    for name, value in plain_state.policy.state_dict().items():
+        torch.testing.assert_close(state.policy.state_dict()[name], value, rtol=1e-3, atol=1e-5)
+
+
+def test_a_compiled_learner_learns_the_same_and_the_next_one_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_learns_the_same("dqn", SPECS["discrete"], tmp_path)
+    # Another learner takes what is there: nothing may be started for it.
+    monkeypatch.setattr(StepCompilation, "_start", lambda *given: pytest.fail("compiled again"))
+    algorithm, state = made("dqn", SPECS["discrete"])
+    sample = sample_for(SPECS["discrete"])
+    algorithm.update(state, sample)
+    found = compilation(algorithm, SPECS["discrete"], tmp_path)
+    found.attend(sample)
+    assert found.done
+    assert algorithm.step.compiled
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["td3", "sac", "ddpg", "sac_discrete", "c51", "qr_dqn"])
+def test_every_algorithm_with_steps_learns_the_same(algo: str, tmp_path: Path) -> None:
+    check_learns_the_same(algo, SPECS["continuous" if algo in CONTINUOUS else "discrete"], tmp_path)
+
+
+def test_other_settings_and_other_shapes_are_other_files(tmp_path: Path) -> None:
+    spec = SPECS["discrete"]
+    algorithm, _ = made("dqn", spec)
+    sample = sample_for(spec)
+    key = compilation(algorithm, spec, tmp_path)._key(sample)
+    assert key == compilation(made("dqn", spec)[0], spec, tmp_path)._key(sample)
+    half = Sample(sample.batch.select(slice(0, ROWS // 2)), sample.keys[::2], sample.weights[::2])
+    kind = lookup("algorithm", "dqn")
+    other = kind(kind.Config(**SMALL, lr=0.5), device=torch.device("cpu"), seed=3)
+    assert len({key, compilation(algorithm, spec, tmp_path)._key(half)}) == 2
+    assert compilation(other, spec, tmp_path)._key(sample) != key
+
+
+def test_without_a_compiler_it_goes_on_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    algorithm, state = made("dqn", SPECS["discrete"])
+    compiling = compilation(algorithm, SPECS["discrete"], tmp_path, wait=True)
+    with caplog.at_level(logging.WARNING):
+        for seed in range(3):
+            sample = sample_for(SPECS["discrete"], seed)
+            algorithm.update(state, sample)
+            compiling.attend(sample)
+    assert compiling.done
+    assert not algorithm.step.compiled
+    (said,) = [record.message for record in caplog.records if "stay uncompiled" in record.message]
+    assert "compiler" in said.lower()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_spoilt_file_in_the_cache_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    algorithm, state = made("dqn", SPECS["discrete"])
+    sample = sample_for(SPECS["discrete"])
+    compiling = compilation(algorithm, SPECS["discrete"], tmp_path)
+    folder = tmp_path / compiling._key(sample)
+    folder.mkdir()
+    (folder / "step.pt2").write_bytes(b"garbage")
+    algorithm.update(state, sample)
+    compiling.attend(sample)
+    assert compiling.done
+    assert not algorithm.step.compiled
+    assert "stay uncompiled" in caplog.text
+
+
+def test_a_short_run_only_takes_what_is_there(tmp_path: Path) -> None:
+    algorithm, state = made("dqn", SPECS["discrete"])
+    compiling = compilation(algorithm, SPECS["discrete"], tmp_path, only_cached=True)
+    sample = sample_for(SPECS["discrete"])
+    algorithm.update(state, sample)
+    compiling.attend(sample)
+    assert compiling.done
+    assert not algorithm.step.compiled
+
+
+def test_closing_ends_the_process(tmp_path: Path) -> None:
+    algorithm, state = made("dqn", SPECS["discrete"])
+    compiling = compilation(algorithm, SPECS["discrete"], tmp_path)
+    sample = sample_for(SPECS["discrete"])
+    algorithm.update(state, sample)
+    compiling.attend(sample)
+    process = compiling._process
+    assert process is not None
+    assert process.poll() is None
+    compiling.close()
+    assert process.poll() is not None
+
+
+def test_the_cache_can_be_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from services.step_compilation import cache_folder
+
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    assert cache_folder() == tmp_path
+    monkeypatch.delenv(CACHE_VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert cache_folder() == Path("/somewhere/repertory/steps")
