@@ -29,7 +29,7 @@ class Adam:
         self.means = [torch.zeros_like(parameter) for parameter in self.parameters]  # m
         self.squares = [torch.zeros_like(parameter) for parameter in self.parameters]  # v
         device = self.parameters[0].device
-        self._steps = [torch.zeros((), device=device) for _ in self.parameters]
+        self._step = torch.zeros((), device=device)  # t
         # 1 - b1^t and 1 - b2^t are what m and v would be if every gradient were 1.
         self._debias = torch.zeros(2, device=device)
         self._rates = torch.tensor([1 - BETA1, 1 - BETA2], device=device)
@@ -37,12 +37,12 @@ class Adam:
 
     def tensors(self) -> list[Tensor]:
         """All that a step reads or changes."""
-        moments = [*self.means, *self.squares, *self._steps]
+        moments = [*self.means, *self.squares, self._step]
         return [*self.parameters, *moments, self._debias, self._rates, self._one]
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> None:
-        torch._foreach_add_(self._steps, 1)
+        self._step.add_(1)
         self._debias.lerp_(self._one, self._rates)
         if not self.fused:
             self._written_out(gradients)
@@ -55,7 +55,7 @@ class Adam:
             self.means,
             self.squares,
             [],
-            self._steps,
+            [self._step] * len(self.parameters),
             lr=self.lr,
             beta1=BETA1,
             beta2=BETA2,
@@ -76,10 +76,8 @@ class Adam:
     def state(self) -> dict[str, dict[str, Tensor]]:
         """For a checkpoint: the moments of each parameter."""
         return {
-            str(index): {"step": step, "exp_avg": m, "exp_avg_sq": v, "debias": self._debias}
-            for index, (step, m, v) in enumerate(
-                zip(self._steps, self.means, self.squares, strict=True)
-            )
+            str(index): {"step": self._step, "exp_avg": m, "exp_avg_sq": v, "debias": self._debias}
+            for index, (m, v) in enumerate(zip(self.means, self.squares, strict=True))
         }
 
     @torch.no_grad()
@@ -88,7 +86,7 @@ class Adam:
         if saved and len(saved) != len(self.parameters):
             raise KeyError(f"moments of {len(saved)} parameters, not of {len(self.parameters)}")
         if not saved:  # written before the first step
-            for tensor in (*self.means, *self.squares, *self._steps, self._debias):
+            for tensor in (*self.means, *self.squares, self._step, self._debias):
                 tensor.zero_()
             return
         for index, slots in self.state().items():

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import zipfile
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -27,7 +28,7 @@ from learner.adam import Adam
 from learner.steps import Run, Step, put_back, state_on, tensors_in, tensors_of_state
 from repertory.errors import RepertoryError
 
-SUFFIX = ".pt2"
+SUFFIX = ".so"
 RELATIVE, ABSOLUTE = 1e-3, 1e-5
 
 
@@ -45,12 +46,16 @@ def compile_step(step: Step[Any, Any], arguments: tuple[Any, ...], path: Path) -
 
     with tempfile.TemporaryDirectory(prefix="repertory-step-", dir=path.parent) as folder:
         example = ([_plain(tensor) for tensor in own], [_plain(tensor) for tensor in inputs])
-        graph = make_fx(recorded, tracing_mode="fake")(*example)
+        graph = make_fx(recorded, _APART, tracing_mode="fake")(*example)
         program = torch.export.export(graph, example, strict=False)
-        package = Path(folder) / path.name
+        package = Path(folder) / f"{path.stem}.pt2"
         torch._inductor.aoti_compile_and_package(program, package_path=str(package))
-        _check(step, arguments, package)
-        os.replace(package, path)
+        library = Path(folder) / path.name
+        with zipfile.ZipFile(package) as files:
+            (name,) = (name for name in files.namelist() if name.endswith(SUFFIX))
+            library.write_bytes(files.read(name))
+        _check(step, arguments, library)
+        os.replace(library, path)
 
 
 def load_step(step: Step[Any, Any], path: Path) -> None:
@@ -59,8 +64,21 @@ def load_step(step: Step[Any, Any], path: Path) -> None:
 
 
 def _loaded(path: Path) -> Run:
-    run: Run = torch._inductor.aoti_load_package(str(path)).loader.run
+    # Not by `torch._inductor`, which is the whole compiler: two seconds to import.
+    run: Run = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1).run
     return run
+
+
+def _product_then_bias(bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    return x @ weight + bias
+
+
+# Else the bias is copied to where the product goes before it is made; apart from it, the addition
+# is joined with the activation that follows.
+_APART = {
+    torch.ops.aten.addmm.default: _product_then_bias,
+    torch.ops.aten.baddbmm.default: _product_then_bias,
+}
 
 
 def _call(step: Step[Any, Any], state: Any, given: Sequence[Any], inputs: list[Tensor]) -> Any:
@@ -84,17 +102,17 @@ def _plain(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
 
 
-def _check(step: Step[Any, Any], arguments: tuple[Any, ...], package: Path) -> None:
+def _check(step: Step[Any, Any], arguments: tuple[Any, ...], library: Path) -> None:
     state, *given = arguments
     own, inputs = tensors_of_state(state), [*tensors_in(given)]
     expected = [_plain(tensor) for tensor in own]
     wanted = _call(step, _on(state, own, expected), given, inputs)
     changed = [_plain(tensor) for tensor in own]
-    got = _loaded(package)([*changed, *inputs])
+    got = _loaded(library)([*changed, *inputs])
     for mine, theirs in zip([*expected, *wanted], [*changed, *got], strict=True):
         if not torch.allclose(mine, theirs, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True):
             worst = float((mine.detach() - theirs).abs().max())
             raise CompilationError(
-                f"the compiled {package.stem} differs by {worst:.1e} from the step it was made of: "
+                f"the compiled {library.stem} differs by {worst:.1e} from the step it was made of: "
                 "it is not used"
             )

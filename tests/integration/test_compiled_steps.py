@@ -134,7 +134,7 @@ def test_a_spoilt_file_in_the_cache_is_not_used(
     compiling = compilation(algorithm, SPECS["discrete"], tmp_path)
     folder = tmp_path / compiling._key(sample)
     folder.mkdir()
-    (folder / "step.pt2").write_bytes(b"garbage")
+    (folder / "step.so").write_bytes(b"garbage")
     algorithm.update(state, sample)
     compiling.attend(sample)
     assert compiling.done
