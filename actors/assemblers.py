@@ -4,12 +4,13 @@
 
 with m = n, or fewer where the episode ends or another policy takes over sooner: no return ever
 reaches over either, and after a hand-over the value of the next observation stands in for the rest.
-Both assemblers take columns [B, ...] step by step, and neither knows an environment or a policy.
+Both assemblers take columns [B, ...] step by step, or [T, B, ...] of a whole stretch at once, and
+neither knows an environment or a policy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -22,6 +23,15 @@ class Assembler(Protocol):
         self, columns: Mapping[str, Array], terminated: Array, boundary: Array, valid: Array
     ) -> TransitionBatch | None:
         """Takes one step of every copy in; returns the items it completed."""
+        ...
+
+    def add_stretch(
+        self, columns: Mapping[str, Array], terminated: Array, boundary: Array, valid: Array
+    ) -> Sequence[TransitionBatch]:
+        """Takes many steps of every copy in, [T, B, ...] each: the same items in the same order.
+
+        The arrays are the assembler's from now on.
+        """
         ...
 
     def cut(self, copies: Array) -> TransitionBatch | None:
@@ -38,6 +48,23 @@ class Assembler(Protocol):
     def state(self) -> dict[str, Array]: ...
 
     def load_state(self, arrays: Mapping[str, Array]) -> None: ...
+
+
+def step_by_step(
+    assembler: Assembler,
+    columns: Mapping[str, Array],
+    terminated: Array,
+    boundary: Array,
+    valid: Array,
+) -> list[TransitionBatch]:
+    """`add_stretch` of those that have no shorter way."""
+    completed = []
+    for number in range(len(valid)):
+        step = {name: column[number] for name, column in columns.items()}
+        batch = assembler.add(step, terminated[number], boundary[number], valid[number])
+        if batch is not None:
+            completed.append(batch)
+    return completed
 
 
 class NStep:
@@ -75,6 +102,15 @@ class NStep:
         if valid.all():
             return steps
         return steps.select(valid) if valid.any() else None
+
+    def add_stretch(
+        self, columns: Mapping[str, Array], terminated: Array, boundary: Array, valid: Array
+    ) -> Sequence[TransitionBatch]:
+        if self._n > 1:
+            return step_by_step(self, columns, terminated, boundary, valid)
+        flat = {name: column.reshape(-1, *column.shape[2:]) for name, column in columns.items()}
+        batch = self._one_step(flat, terminated.ravel(), valid.ravel())
+        return () if batch is None else (batch,)
 
     def cut(self, copies: Array) -> TransitionBatch | None:
         if self._pending is None:
@@ -141,28 +177,67 @@ class Segments:
     def add(
         self, columns: Mapping[str, Array], terminated: Array, boundary: Array, valid: Array
     ) -> TransitionBatch | None:
-        step = {
+        step = self._completed(columns, terminated, boundary)
+        filled = self._begun(step, lead=1)
+        copies = np.flatnonzero(valid)
+        for name, column in step.items():
+            self._columns[name][copies, filled[copies]] = column[copies]
+        filled[copies] += 1
+        full = filled == self._length
+        if not full.any():
+            return None
+        filled[full] = 0
+        return TransitionBatch.from_columns(
+            {name: column[full] for name, column in self._columns.items()}
+        )
+
+    def add_stretch(
+        self, columns: Mapping[str, Array], terminated: Array, boundary: Array, valid: Array
+    ) -> Sequence[TransitionBatch]:
+        steps = self._completed(columns, terminated, boundary)
+        filled = self._begun(steps, lead=2)
+        if not valid.all() or (filled != filled[0]).any():
+            return step_by_step(self, columns, terminated, boundary, valid)
+        # Every copy is as far as the others: whole pieces of columns are moved.
+        completed = []
+        start = 0
+        while start < len(valid):
+            place = int(filled[0])
+            count = min(len(valid) - start, self._length - place)
+            for name, column in steps.items():
+                piece = column[start : start + count].swapaxes(0, 1)
+                self._columns[name][:, place : place + count] = piece
+            start += count
+            filled[:] = place + count
+            if place + count == self._length:
+                filled[:] = 0
+                completed.append(TransitionBatch.from_columns(self._columns))
+                self._columns = self._room_for(steps, lead=2)
+        return completed
+
+    def _completed(
+        self, columns: Mapping[str, Array], terminated: Array, boundary: Array
+    ) -> dict[str, Array]:
+        return {
             **columns,
             "discount": np.where(terminated, 0, self._gamma).astype(np.float32),
             "extras/boundary": boundary,
         }
+
+    def _begun(self, step: Mapping[str, Array], lead: int) -> Array:
+        """How far each copy is [B]; `lead` axes of the columns are no part of an item."""
         if self._filled is None:
-            self._filled = np.zeros(len(valid), np.int64)
-            self._columns = {
-                name: np.empty((len(valid), self._length, *column.shape[1:]), column.dtype)
-                for name, column in step.items()
-            }
-        copies = np.flatnonzero(valid)
-        for name, column in step.items():
-            self._columns[name][copies, self._filled[copies]] = column[copies]
-        self._filled[copies] += 1
-        full = self._filled == self._length
-        if not full.any():
-            return None
-        self._filled[full] = 0
-        return TransitionBatch.from_columns(
-            {name: column[full] for name, column in self._columns.items()}
-        )
+            self._filled = np.zeros(step["extras/boundary"].shape[-1], np.int64)
+            self._columns = self._room_for(step, lead)
+        return self._filled
+
+    def _room_for(self, step: Mapping[str, Array], lead: int) -> dict[str, Array]:
+        return {
+            name: np.zeros(
+                (column.shape[lead - 1], self._length, *column.shape[lead:]), column.dtype
+            )
+            for name, column in step.items()
+        }
 
     def cut(self, copies: Array) -> TransitionBatch | None:
         if self._filled is not None:

@@ -43,6 +43,7 @@ class Episodes:
         self._taken = np.zeros(copies, np.int64)  # of them
         self._past: list[list[Stretch]] = [[] for _ in range(copies)]  # earlier in this episode
         self._acting: list[tuple[int, Array]] = []
+        self._first_everywhere = [(0, np.arange(copies))]
         self._steps_until_waiting = 0  # at least so many: not all copies move at every step
 
     def waiting(self) -> list[int]:
@@ -76,9 +77,14 @@ class Episodes:
         return self.player != before
 
     def add(self, step: Step) -> None:
-        self.episode_return += np.where(step.valid, step.reward, 0)
-        self.episode_length += step.valid
-        self._taken += step.valid
+        if step.eventful:
+            self.episode_return += np.where(step.valid, step.reward, 0)
+            self.episode_length += step.valid
+            self._taken += step.valid
+        else:
+            self.episode_return += step.reward
+            self.episode_length += 1
+            self._taken += 1
         self._steps_until_waiting -= 1
 
     def end(self, step: Step, env_steps: int) -> tuple[list[EpisodeOutcome], list[DecisionOutcome]]:
@@ -96,7 +102,10 @@ class Episodes:
                     env_steps=env_steps,
                 )
                 decisions.append(DecisionOutcome(stretch.decision, outcome))
-            outcomes.append(replace(outcome, length=int(self.episode_length[copy])))
+            length = int(self.episode_length[copy])
+            outcomes.append(
+                outcome if outcome.length == length else replace(outcome, length=length)
+            )
         self._clear(ended)
         return outcomes, decisions
 
@@ -168,6 +177,9 @@ class Episodes:
 
     def _note_acting(self) -> None:
         self._steps_until_waiting = 0
+        if not self.player.any():  # the same one everywhere, as nearly always
+            self._acting = self._first_everywhere
+            return
         self._acting = [
             (int(player), np.flatnonzero(self.player == player))
             for player in np.unique(self.player)

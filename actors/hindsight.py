@@ -15,11 +15,12 @@ later is a goal for what came before, whoever acted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
+from actors.assemblers import step_by_step
 from actors.goal_choices import GoalChoice
 from repertory.seeding import pack_generator, unpack_generator
 from repertory.specs import GoalSpec
@@ -70,6 +71,11 @@ class Hindsight:
         emitted = [batch for copy in np.flatnonzero(over).tolist() for batch in self._episode(copy)]
         self._filled[over] = 0
         return TransitionBatch.concatenate(emitted) if emitted else None
+
+    def add_stretch(
+        self, columns: Mapping[str, Array], terminated: Array, boundary: Array, valid: Array
+    ) -> Sequence[TransitionBatch]:
+        return step_by_step(self, columns, terminated, boundary, valid)
 
     def cut(self, copies: Array) -> TransitionBatch | None:
         return None

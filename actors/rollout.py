@@ -74,6 +74,14 @@ class Rollout:
         self._judge = judge
         self._clip_reward = clip_reward
         self._policy_ids = np.array([player.policy_id for player in players], np.int32)
+        self._known_provenance: _Provenance | None = None
+        # Choices counted from 0 in the environment's own type need not be translated.
+        self._as_is = (
+            spec.action_kind != "continuous"
+            and not any(spec.action_low)
+            and spec.action_dtype == spec.action_column.dtype
+            and spec.action_shape == spec.action_column.shape
+        )
         self._episodes = Episodes(self.players, self._stepper.copies)
         self._observation = self._stepper.reset()
 
@@ -86,6 +94,8 @@ class Rollout:
         gathered = _Gathered()
         while self.env_steps - start < env_steps and self._cast(gathered):
             self._step(gathered)
+        for stream in self._streams:
+            gathered.add(stream.table, stream.complete())
         return gathered.collected(self.env_steps - start)
 
     def _cast(self, gathered: _Gathered) -> bool:
@@ -111,26 +121,39 @@ class Rollout:
         observation = self._observation
         turns = self._act(observation)
         action = self._joined_action(turns)
-        step = self._stepper.step(self._spec.to_env_action(action))
+        step = self._stepper.step(action if self._as_is else self._spec.to_env_action(action))
         self.env_steps += int(step.valid.sum()) if step.eventful else self._stepper.copies
         self._observation = step.observation
         learned = self._learned(step)
-        versions = np.array([player.version for player in self.players], np.int64)
+        provenance = self._provenance()
+        # No discount: the assembler knows how many steps an item spans.
         columns = {
             "observation": observation,
             "action": action,
             "reward": learned.reward.astype(np.float32),
-            # The assembler knows how many steps it spans.
-            "discount": np.zeros(self._stepper.copies, np.float32),
             "next_observation": step.next_observation,
-            "policy_id": self._policy_ids[self._episodes.player],
-            "policy_version": versions[self._episodes.player],
+            "policy_id": provenance.policy_id,
+            "policy_version": provenance.policy_version,
         }
         for stream in self._streams:
             gathered.add(stream.table, stream.add(columns, turns, learned))
         self._episodes.add(step)
         if step.eventful:
             self._mark(step, gathered)
+
+    def _provenance(self) -> _Provenance:
+        """The same as long as nobody takes over and no weights are newer."""
+        versions = [player.version for player in self.players]
+        known, acting = self._known_provenance, self._episodes.acting()
+        if known is None or known.acting is not acting or known.versions != versions:
+            player = self._episodes.player
+            known = self._known_provenance = _Provenance(
+                acting=acting,
+                versions=versions,
+                policy_id=self._policy_ids[player],
+                policy_version=np.array(versions, np.int64)[player],
+            )
+        return known
 
     def _mark(self, step: Step, gathered: _Gathered) -> None:
         """Episodes ended or broke, or a copy merely reset itself."""
@@ -251,6 +274,16 @@ class Rollout:
             self._judge.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Provenance:
+    """Who acts in each copy, and with which weights."""
+
+    acting: Sequence[tuple[int, Array]]  # of whom this was said
+    versions: Sequence[int]
+    policy_id: Array  # [B]
+    policy_version: Array  # [B]
+
+
 class _Gathered:
     """What has come so far of one collection."""
 
@@ -259,9 +292,9 @@ class _Gathered:
         self.decisions: list[DecisionOutcome] = []
         self._batches: dict[str, list[TransitionBatch]] = {}
 
-    def add(self, table: str, batch: TransitionBatch | None) -> None:
-        if batch is not None:
-            self._batches.setdefault(table, []).append(batch)
+    def add(self, table: str, batches: Sequence[TransitionBatch]) -> None:
+        if batches:
+            self._batches.setdefault(table, []).extend(batches)
 
     def collected(self, env_steps: int) -> Collected:
         batches = {

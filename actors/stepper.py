@@ -50,10 +50,14 @@ class Stepper:
         self._resetting = np.zeros(self.copies, bool)
         self._nobody = np.zeros(self.copies, bool)
         self._nobody.flags.writeable = False
+        self._everybody = ~self._nobody
+        self._everybody.flags.writeable = False
+        self._any_resetting = False
 
     def reset(self) -> Array:
         observation, _ = self.env.reset()
-        self._resetting[:] = False
+        self._resetting = np.zeros(self.copies, bool)
+        self._any_resetting = False
         return observation
 
     def step(self, env_action: Array) -> Step:
@@ -65,16 +69,33 @@ class Stepper:
                 f"the environment raised {type(error).__name__}: {reason}"
             ) from error
         boundary = terminated | truncated
+        if not (info or boundary.any() or self._any_resetting):
+            return Step(
+                reward=reward,
+                terminated=terminated,
+                truncated=truncated,
+                next_observation=observation,
+                observation=observation,
+                valid=self._everybody,
+                broken=self._nobody,
+                life_lost=self._nobody,
+                boundary=boundary,
+                eventful=False,
+            )
         broken, life_lost = self._said(FAULT, info), self._said(LIFE_LOST, info)
         valid = ~(self._resetting | broken)
         next_observation = observation
         if self._mode is AutoresetMode.SAME_STEP:
             if boundary.any():
                 next_observation = observation.copy()
-                for copy in np.flatnonzero(boundary):
-                    next_observation[copy] = info["final_obs"][copy]
+                final = info["final_obs"]
+                if final.dtype == observation.dtype:  # one array for all copies
+                    next_observation[boundary] = final[boundary]
+                else:
+                    for copy in np.flatnonzero(boundary):
+                        next_observation[copy] = final[copy]
         elif self._mode is AutoresetMode.NEXT_STEP:
-            self._resetting = boundary
+            self._resetting, self._any_resetting = boundary, bool(boundary.any())
         elif boundary.any():
             next_observation = observation.copy()
             observation, _ = self.env.reset(options={"reset_mask": boundary})

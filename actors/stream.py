@@ -14,8 +14,13 @@ import numpy as np
 
 from actors.assemblers import Assembler
 from actors.player import Turn
+from actors.recording import Recording
 from actors.stepper import Step
 from repertory.types import EXTRAS_PREFIX, Array, ColumnSpec, TransitionBatch
+
+DISCOUNTED_RETURN = EXTRAS_PREFIX + "discounted_return"
+# Of a recording, beside the columns of an item.
+TERMINATED, BOUNDARY, VALID = "step/terminated", "step/boundary", "step/valid"
 
 
 class Stream:
@@ -45,31 +50,49 @@ class Stream:
         self._extras = dict(extras or {})
         self._return_gamma = return_gamma
         self._discounted_return = np.zeros(copies, np.float64)
+        self._recording = Recording()
 
     def add(
         self, columns: Mapping[str, Array], turns: Sequence[Turn], step: Step
-    ) -> TransitionBatch | None:
-        """Takes one step of every copy in; returns the items it completed."""
+    ) -> Sequence[TransitionBatch]:
+        """Takes one step of every copy in; returns items that had to be completed before it."""
+        completed: Sequence[TransitionBatch] = ()
         extras = self._recorded(turns)
         if self._return_gamma is not None:
             running = self._return_gamma * self._discounted_return + step.reward
             self._discounted_return = np.where(step.valid, running, self._discounted_return)
-            extras["discounted_return"] = self._discounted_return.astype(np.float32)
-        if step.eventful and step.broken.any():
+            extras[DISCOUNTED_RETURN] = self._discounted_return.astype(np.float32)
+        broken = step.eventful and bool(step.broken.any())
+        if broken or self._recording.full:
+            completed = self.complete()
+        if broken:
             self.forget(step.broken)
-        batch = self._assembler.add(
-            {**columns, **{EXTRAS_PREFIX + name: column for name, column in extras.items()}},
-            step.terminated,
-            step.boundary,
-            step.valid & self._own(turns) if self._own_only else step.valid,
+        self._recording.add(
+            {
+                **columns,
+                **extras,
+                TERMINATED: step.terminated,
+                BOUNDARY: step.boundary,
+                VALID: step.valid & self._own(turns) if self._own_only else step.valid,
+            }
         )
         if step.eventful:
             self._discounted_return[step.boundary & step.valid] = 0
-        return batch
+        return completed
 
-    def cut(self, copies: Array) -> TransitionBatch | None:
+    def complete(self) -> Sequence[TransitionBatch]:
+        """Hands the steps since the last time on; returns the items that they completed."""
+        columns = self._recording.take()
+        if not columns:
+            return ()
+        terminated, boundary, valid = (columns.pop(name) for name in (TERMINATED, BOUNDARY, VALID))
+        return self._assembler.add_stretch(columns, terminated, boundary, valid)
+
+    def cut(self, copies: Array) -> Sequence[TransitionBatch]:
         """Another player takes over in the marked copies [B], in the middle of their episodes."""
-        return self._assembler.cut(copies)
+        completed = self.complete()
+        batch = self._assembler.cut(copies)
+        return completed if batch is None else (*completed, batch)
 
     def forget(self, copies: Array) -> None:
         """Drops what is unfinished in the marked copies [B]: their episodes are lost."""
@@ -88,18 +111,25 @@ class Stream:
 
     def _own(self, turns: Sequence[Turn]) -> Array:
         """[B] where one of the readers acted."""
+        if len(turns) == 1:  # in every copy
+            return np.full(self._copies, turns[0].player in self._readers)
         own = np.zeros(self._copies, bool)
         for turn in turns:
             own[turn.copies] = turn.player in self._readers
         return own
 
     def _recorded(self, turns: Sequence[Turn]) -> dict[str, Array]:
-        """What the readers' policies recorded, for every copy."""
+        """What the readers' policies recorded, for every copy, by the names of columns."""
         recorded = {}
+        alone = turns[0] if len(turns) == 1 and turns[0].player in self._readers else None
         for name, spec in self._extras.items():
+            if alone is not None and name in alone.acted.extras:
+                own = alone.acted.extras[name]
+                recorded[EXTRAS_PREFIX + name] = own.astype(spec.dtype, copy=False)
+                continue
             column = np.zeros((self._copies, *spec.shape), spec.dtype)
             for turn in turns:
                 if turn.player in self._readers and name in turn.acted.extras:
                     column[turn.copies] = turn.acted.extras[name]
-            recorded[name] = column
+            recorded[EXTRAS_PREFIX + name] = column
         return recorded

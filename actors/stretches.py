@@ -12,10 +12,11 @@ one step late, or with the end of the episode.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from actors.assemblers import step_by_step
 from repertory.types import Array, TransitionBatch
 
 
@@ -49,6 +50,11 @@ class Stretches:
         emitted.append(self._close(valid & boundary, terminated))
         items = [batch for batch in emitted if batch is not None]
         return TransitionBatch.concatenate(items) if items else None
+
+    def add_stretch(
+        self, columns: Mapping[str, Array], terminated: Array, boundary: Array, valid: Array
+    ) -> Sequence[TransitionBatch]:
+        return step_by_step(self, columns, terminated, boundary, valid)
 
     def cut(self, copies: Array) -> TransitionBatch | None:
         return None if self._open is None else self._close(copies, np.zeros(len(copies), bool))

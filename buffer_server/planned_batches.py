@@ -11,13 +11,18 @@ into the chances, so the weights stay right:
 A shard that its limiter holds for longer is asked again every so often, but not waited for; once it
 gives its part, it has the patience again. While all are held, parts wait in line. One caller at a
 time.
+
+A message costs more than most batches (threads that wake each other, on both sides), so one shard
+may be asked for several at once: B k independent draws are k batches of B. It starts with one, and
+twice as many each time all were given; where the limiter does not let all of them pass at once, it
+is asked for one, as if nothing had been, and it starts again.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,6 +41,7 @@ from repertory.errors import RepertoryError, ReplayTimeout, UsageError
 from repertory.types import Sample
 
 MOST_REQUESTS = 1024  # that are kept
+TOGETHER_BYTES = 512 * 2**10  # of several batches in one message, at most
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +65,7 @@ class _Batch:
     open: _Share  # what nobody is asked for
     chances: list[float]  # how likely one draw was to fall to each shard
     missing: int
+    count: int = 1  # batches that it is, asked for together
     received: dict[int, list[pb.SampleResponse]] = field(default_factory=dict)  # by shard
     planned: bool = False  # parts that are open now were somebody's before
     refilled: bool = False
@@ -83,9 +90,13 @@ class PlannedBatches:
         self._slice = min(SLICE_SECONDS, config.patience_seconds / 4)
         self._lanes = SampleLanes[_Part](shards)
         self._rng = np.random.default_rng(config.seed)
+        # Keys and probabilities travel too.
+        self._item_nbytes = 16 + sum(column.nbytes for column in table.signature.values())
         self._requests: dict[tuple[int, int, float], bytes] = {}
         self._batches: deque[_Batch] = deque()
+        self._stock: deque[Sample] = deque()  # what came together with one that was taken
         self._size = 0
+        self._together = 1  # batches of the next request
         self._call = 0
         self.taken = 0
         self.refilled = 0  # batches of which a part came from other shards than planned
@@ -100,14 +111,27 @@ class PlannedBatches:
         if size != self._size:
             self._forget()
             self._size = size
+        if not self._stock:
+            self._stock.extend(_batches(self._next(deadline), size))
+        self.taken += 1
+        return self._stock.popleft()
+
+    def wake(self) -> None:
+        self._lanes.wake()
+
+    def close(self) -> None:
+        self._lanes.close()
+
+    def _next(self, deadline: float) -> Sample:
+        """One batch, or several."""
         try:
             batch = self._complete(deadline)
         except RepertoryError as error:
             if not isinstance(error, ReplayTimeout):
                 self._forget()
             raise
-        self._plan(self._config.prefetch, time.monotonic(), self._slice)
-        self.taken += 1
+        ahead = self._config.prefetch if self._together == 1 else min(1, self._config.prefetch)
+        self._plan(ahead, time.monotonic(), self._slice)
         self.refilled += batch.refilled
         pieces = [
             Piece(index, self._table.read_draw(response, writable=False), chance)
@@ -115,15 +139,10 @@ class PlannedBatches:
             for response in batch.received.get(index, ())
         ]
         sample = join(pieces, self._table.signature)
-        if len(sample.keys) != size:
-            raise UsageError(f"{size} items were asked for, but {len(sample.keys)} came")
+        asked = batch.count * self._size
+        if len(sample.keys) != asked:
+            raise UsageError(f"{asked} items were asked for, but {len(sample.keys)} came")
         return sample
-
-    def wake(self) -> None:
-        self._lanes.wake()
-
-    def close(self) -> None:
-        self._lanes.close()
 
     def _complete(self, deadline: float) -> _Batch:
         """The first batch, once nothing is missing."""
@@ -145,8 +164,10 @@ class PlannedBatches:
     def _plan(self, depth: int, now: float, wait_seconds: float) -> None:
         """So many batches, and shards are asked for all that is open in them."""
         while len(self._batches) < depth:
-            everything = _Share(self._size, self._config.own_items(self._size), 1.0)
-            self._batches.append(_Batch(everything, [0.0] * len(self.lanes), self._size))
+            items = self._size * self._together
+            everything = _Share(items, self._config.own_items(items), 1.0)
+            chances = [0.0] * len(self.lanes)
+            self._batches.append(_Batch(everything, chances, items, self._together))
         for batch in self._batches:
             # After the deadline, once: what an earlier call was refused may be there by now.
             if batch.open.size and (wait_seconds > 0 or batch.asked_in != self._call):
@@ -181,7 +202,8 @@ class PlannedBatches:
             chance *= share.chance
             batch.chances[lane.index] += chance
             if size:
-                seconds = 0.0 if patient and lane not in patient else wait_seconds
+                at_once = batch.count > 1 or (patient and lane not in patient)
+                seconds = 0.0 if at_once else wait_seconds
                 self._ask(lane, _Part(batch, _Share(size, own_items, chance)), now, seconds)
 
     def _ask(self, lane: SampleLane[_Part], part: _Part, now: float, wait_seconds: float) -> None:
@@ -213,13 +235,30 @@ class PlannedBatches:
         if answer.response is not None:
             part.batch.received.setdefault(lane.index, []).append(answer.response)
             part.batch.missing -= part.share.size
+            if part.batch.count == self._together:
+                self._together = min(2 * self._together, self._most_together())
             return
+        if answer.held and part.batch.count > 1:
+            self._reduce(part)
         now = time.monotonic()
         lane.ask_again_at = now + self._slice
         if answer.held and now < deadline and lane.held_for(now) < self._patience:
             self._ask(lane, part, now, min(self._slice, deadline - now))
         else:
             self._reopen(part, lane)
+
+    def _most_together(self) -> int:
+        if len(self.lanes) > 1:
+            return 1
+        nbytes = min(TOGETHER_BYTES, self._table.max_message_bytes // 2)
+        by_bytes = nbytes // (self._size * self._item_nbytes)
+        return max(1, min(self._config.batches_at_once, by_bytes))
+
+    def _reduce(self, part: _Part) -> None:
+        """To one batch: the only shard has given nothing of it."""
+        batch, self._together = part.batch, 1
+        batch.count, batch.missing, part.share.size = 1, self._size, self._size
+        batch.asked_in = 0  # the one was not asked for yet
 
     def _reopen(self, part: _Part, lane: SampleLane[_Part]) -> None:
         part.batch.chances[lane.index] -= part.share.chance
@@ -254,7 +293,19 @@ class PlannedBatches:
         return max(0.0, min(times) - now)
 
     def _forget(self) -> None:
-        """Gives up all batches under way."""
+        """Gives up all batches, those under way too."""
         self._batches.clear()
+        self._stock.clear()
+        self._together = 1
         for lane in self.lanes:
             lane.forget()
+
+
+def _batches(sample: Sample, size: int) -> Iterator[Sample]:
+    """Of so many items each. They share their memory, but no item."""
+    if len(sample.keys) == size:
+        yield sample
+        return
+    for start in range(0, len(sample.keys), size):
+        rows = slice(start, start + size)
+        yield Sample(sample.batch.select(rows), sample.keys[rows], sample.weights[rows])

@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass
 
 import torch
 
-from learner.data_parallel import highest
+from learner.data_parallel import highest, replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class Turn:
 
 
 def agree(turn: Turn) -> Turn:
+    if replicas() == 1:
+        return turn
     numbers = highest(torch.tensor(astuple(turn), dtype=torch.int64)).tolist()
     waiting, stopping, paused, broken, publish, renew = map(bool, numbers[:-1])
     return Turn(waiting, stopping, paused, broken, publish, renew, batch_size=numbers[-1])

@@ -18,8 +18,10 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from gymnasium.wrappers import FlattenObservation, FrameStackObservation, TimeLimit
 
+from repertory import envpool_env
 from repertory.atari import ATARI_PREFIX, AtariPreprocessing, game_arguments, import_ale
 from repertory.config import EnvConfig
+from repertory.envpool_env import EnvPoolEnv
 from repertory.errors import EnvironmentFailure, UsageError
 from repertory.guarded_env import GuardedEnv
 from repertory.parts import load_attribute
@@ -129,7 +131,7 @@ class SeededEpisodes(gym.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         if self._actions is not None:
-            self._actions.append(np.array(action))
+            self._actions.append(action.copy() if isinstance(action, np.ndarray) else action)
             if len(self._actions) > MAX_RECORDED_ACTIONS:
                 self._actions = None
         return self.env.step(action)
@@ -282,6 +284,7 @@ def make_vector_env(
     """Copies side by side, each with its own seeds; a finished copy is reset in the same step.
 
     A guarded copy is made anew when it breaks (see `guarded_env`); else its error ends the step.
+    Only rollouts use EnvPool: evaluations are of Gymnasium's environment.
     """
 
     def maker(copy: int) -> Callable[[], gym.Env[Any, Any]]:
@@ -290,6 +293,13 @@ def make_vector_env(
 
         return (lambda: GuardedEnv(make, config.max_faults)) if guarded else make
 
+    if config.vector == "envpool":
+        like = make_env(config)
+        try:
+            entropy = (seed, ROLES.index(role))
+            return EnvPoolEnv(config, like, copies=copies, entropy=entropy, guarded=guarded)
+        finally:
+            like.close()
     makers = [maker(copy) for copy in range(copies)]
     if config.vector == "async" and copies > 1:
         return AsyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
@@ -306,6 +316,8 @@ def probe(config: EnvConfig) -> EnvSpec:
                 {**spec.to_json(), "max_episode_steps": config.max_episode_steps}
             )
         _try_out(env, spec)
+        if config.vector == "envpool":
+            envpool_env.check(config, env)
         return spec
     finally:
         env.close()

@@ -23,6 +23,7 @@ class PolicyMemory:
         self._policy = policy
         # Asked once: what a policy is does not change, and the question is dear at every step.
         self._remembering = policy if isinstance(policy, MemoryPolicy) else None
+        self._episodic = policy if isinstance(policy, Episodic) else None
         self._rows: dict[str, Array] = {}
         if self._remembering is not None:
             self._rows = {
@@ -55,8 +56,8 @@ class PolicyMemory:
 
         By default it begins everywhere.
         """
-        if isinstance(self._policy, Episodic):
-            self._policy.begin(starting)
+        if self._episodic is not None:
+            self._episodic.begin(starting)
         for rows in self._rows.values():
             rows[slice(None) if starting is None else np.flatnonzero(starting[: len(rows)])] = 0
 

@@ -39,6 +39,8 @@ from services.shard_host import ShardHost
 from services.shard_link import ShardLink
 from services.worker_host import WorkerHost
 
+EVALUATOR = "evaluator"
+
 
 class Blueprint:
     """Of one run."""
@@ -80,7 +82,7 @@ class Blueprint:
                 for learner in self._config.learners
                 for rank in range(self._config.topology.replicas)
             ),
-            "evaluator",
+            EVALUATOR,
             *(f"worker-{index}" for index in range(actors)),
         ]
 
@@ -97,7 +99,7 @@ class Blueprint:
         if role == "worker":
             host = _actor(WorkerHost, where, cores=self.needs(name)["CPU"], threads=1)
             return host.remote(context, int(rest))
-        if role == "evaluator":
+        if role == EVALUATOR:
             return _actor(EvaluatorHost, where, cores=0).remote(context)
         rank, learner = (0, rest) if role == "learner" else _replica(rest)
         # Who has an older epoch can publish no more; all processes of one learner share it.

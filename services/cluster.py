@@ -1,6 +1,7 @@
 """Our way into Ray: a cluster of our own on this machine, or one that is there already.
 
-Ray core only. What we start listens on this machine alone, without dashboard. Ray puts the driver's
+Ray core only. What we start listens on this machine alone, and of Ray's servants only those that we
+need: no dashboard, no autoscaler, nobody who reads logs. Ray puts the driver's
 folder first on the path of its workers: they get an empty one instead, so that nobody's `services/`
 or `actors/` takes the place of ours. `services.ray_environment` comes before this is imported.
 """
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import ray
-from ray._private import worker
+from ray._private import node, worker
 
 from repertory.closing import Closing
 from repertory.errors import RepertoryError, UsageError
@@ -29,6 +30,9 @@ OBJECT_STORE_BYTES = 256 * 2**20  # weights, a few versions of each policy
 NAMESPACE = "repertory"
 CONNECT_SECONDS = 5.0
 TRIES_TO_START = 3
+# Ray starts them whatever it is told: a process each, that imports for a second. The last of them
+# `ray.init` even waits for, with `include_dashboard=False` too.
+SPARED = ("start_monitor", "start_log_monitor", "start_api_server")
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +51,7 @@ class Cluster(Closing):
             self._folder = Path(tempfile.mkdtemp(prefix="repertory-ray-"))  # sockets: a short path
             self._guardian = Guardian(self._folder)
             try:
-                with _private_folder(self._folder), self._guardian.marking():
+                with _private_folder(self._folder), self._guardian.marking(), _few_servants():
                     self._connect(address, cores)
                 return
             except _NotStarted as error:
@@ -173,6 +177,24 @@ def _stderr_of_ray() -> Iterator[Callable[[], str]]:
         finally:
             os.dup2(before, 2)
             os.close(before)
+
+
+@contextlib.contextmanager
+def _few_servants() -> Iterator[None]:
+    """While Ray starts, it starts none of those that nobody here asks for anything."""
+    # Another version of Ray, without these methods, starts them as it likes.
+    methods = {name: getattr(node.Node, name) for name in SPARED if hasattr(node.Node, name)}
+    try:
+        for name in methods:
+            setattr(node.Node, name, _nothing)
+        yield
+    finally:
+        for name, method in methods.items():
+            setattr(node.Node, name, method)
+
+
+def _nothing(*_: object, **__: object) -> None:
+    pass
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ from repertory.protocols import Callback
 from repertory.seeding import derive_seed
 from repertory.specs import EnvSpec
 from repertory.types import WeightSnapshot
-from services.blueprint import Blueprint, process_name
+from services.blueprint import EVALUATOR, Blueprint, process_name
 from services.director_host import Steering
 from services.director_metrics import metrics_of
 from services.due import Due
@@ -123,6 +123,7 @@ class DistributedRun:
         self._finishing = False
         self._homeless = False  # no machine is there that takes learners
         self.env_steps = standing.env_steps
+        self._begun = False  # workers have made steps, in this life of the run
         if checkpoint is not None:
             control.set_counters(env_steps=self.env_steps)
         self._wake = threading.Event()
@@ -207,7 +208,7 @@ class DistributedRun:
             self._redis.start()
         if not self._finishing:
             self._follow_machines()
-        wanted = [] if self._homeless else self._blueprint.names(self._actors)
+        wanted = self._wanted()
         observed = self._processes.observe()
         for instruction in self._supervisor.step(time.time(), wanted, observed):
             if isinstance(instruction, Start):
@@ -228,7 +229,7 @@ class DistributedRun:
                     f"time because {instruction.reason}; its log is in {self._directory.path}/logs"
                 )
         self._speak_of_pending()
-        finished = self._evaluations.look(self._processes.handle("evaluator"))
+        finished = self._evaluations.look(self._processes.handle(EVALUATOR))
         if finished is not None:
             self._take_evaluation(finished)
         try:
@@ -236,6 +237,15 @@ class DistributedRun:
             self._read_control()
         except ControlUnavailable as error:
             logger.warning("%s", error)
+
+    def _wanted(self) -> list[str]:
+        """The evaluator comes once workers make steps: until then everybody needs the cores."""
+        if self._homeless:
+            return []
+        names = self._blueprint.names(self._actors)
+        if self._actors and not self._begun:
+            names.remove(EVALUATOR)
+        return names
 
     def _follow_machines(self) -> None:
         """They come and go, in a cluster; and other runs take their share of them."""
@@ -302,8 +312,9 @@ class DistributedRun:
     # What processes say, and people
 
     def _read_control(self) -> None:
-        counters = self._control.counters()
-        self.env_steps = max(self.env_steps, counters.get("env_steps", 0))
+        env_steps = self._control.counters().get("env_steps", 0)
+        self._begun |= env_steps > self.env_steps
+        self.env_steps = max(self.env_steps, env_steps)
         for entry in self._control.read("metrics", after=self._metrics_read):
             self._metrics_read = entry.id
             self._reports.take(entry.fields["source"], entry.fields["metrics"])

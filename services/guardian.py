@@ -42,8 +42,11 @@ def marked():
 
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
-if sys.stdin.read() == "done":
+word = sys.stdin.read()
+if word == "done":
     sys.exit()
+if word == "end":
+    grace_seconds = 0.3
 deadline = time.monotonic() + float(grace_seconds)
 while list(marked()) and time.monotonic() < deadline:
     time.sleep(0.1)
@@ -65,7 +68,6 @@ class Guardian(Closing):
     def __init__(self, *folders: Path, grace_seconds: float = 3.0) -> None:
         """`folders` are what the head itself would take away at its end."""
         self._mark = f"{MARK}={uuid.uuid4().hex}"
-        self._grace_seconds = grace_seconds
         arguments = [self._mark, str(grace_seconds), *(str(folder) for folder in folders)]
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _PROGRAM, *arguments],
@@ -88,8 +90,11 @@ class Guardian(Closing):
             del os.environ[name]
 
     def clear(self) -> None:
-        """Ends what is marked, as if the head were gone; the guardian goes with it."""
-        self._process.communicate("", timeout=self._grace_seconds + STOP_SECONDS)
+        """Ends what is marked, and the guardian goes with it.
+
+        Sooner than where the head is gone: this one has ended all that had something to finish.
+        """
+        self._process.communicate("end", timeout=STOP_SECONDS)
 
     def close(self) -> None:
         self._process.communicate("done", timeout=STOP_SECONDS)

@@ -44,3 +44,6 @@ def quiet_ray(environment: MutableMapping[str, str]) -> None:
     # by nobody here; with 32 processes on two cores it is felt.
     environment.setdefault("RAY_task_events_report_interval_ms", "0")
     environment.setdefault("RAY_event_stats", "0")
+    # Ray starts an idle worker for every core and lets nobody in before all of them are there; ours
+    # are started when they are asked for, beside each other.
+    environment.setdefault("RAY_prestart_worker_first_driver", "0")

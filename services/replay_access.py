@@ -29,6 +29,10 @@ from repertory.table_layout import (
 )
 from repertory.types import ColumnSpec
 
+UNIFORM = "uniform"
+# With these a message costs next to nothing for each, and none is old when its turn comes.
+MOST_BATCHES_AT_ONCE = 8
+
 
 def batch_size(config: RunConfig, learner_config: LearnerConfig, actors: int) -> int:
     """Items per update; an on-policy item is a segment, and an update takes one of every copy."""
@@ -58,13 +62,13 @@ def run_table(
 def replay_sampler(config: RunConfig) -> PartSettings:
     """In a portfolio uniform sampling also knows whose experience an item is."""
     sampler: PartSettings = config.replay.sampler
-    if len(config.learners) > 1 and sampler.name == "uniform":
+    if len(config.learners) > 1 and sampler.name == UNIFORM:
         return lookup("sampler", "mixture").Config()
     return sampler
 
 
 def sends_priorities(config: RunConfig) -> bool:
-    return replay_sampler(config).name not in ("uniform", "mixture")
+    return replay_sampler(config).name not in (UNIFORM, "mixture")
 
 
 def shard_tables(
@@ -132,6 +136,25 @@ def _limiter(config: RunConfig, layout: TableLayout, shards: int) -> LimiterConf
     )
 
 
+def batches_at_once(config: RunConfig, learner: str, shards: int) -> int:
+    """That a learner may draw with one message.
+
+    No more than the limiter lets it be ahead of its actors anyway. One where draws depend on each
+    other or on who else draws: by priorities, in portfolios, among replicas.
+    """
+    reader = config.learners[learner]
+    alone = len(config.learners) == 1 and config.topology.replicas == 1
+    if not (
+        alone and isinstance(reader, OffPolicyConfig) and config.replay.sampler.name == UNIFORM
+    ):
+        return 1
+    layout = tables_of(config)[table_of(config, learner)]
+    limiter = _limiter(config, layout, shards)
+    assert limiter.consumer_buffer_items is not None
+    samples_ahead = samples_per_insert(config, layout)[0] * limiter.consumer_buffer_items
+    return max(1, min(MOST_BATCHES_AT_ONCE, int(samples_ahead / 2 // reader.batch_size)))
+
+
 def inserts_for(
     table: str,
     addresses: Sequence[str],
@@ -170,6 +193,7 @@ def samples_for(
     wishes: dict[str, Any] = {}
     if isinstance(learner_config, OffPolicyConfig):
         wishes["consumer"] = place
+        wishes["batches_at_once"] = batches_at_once(config, learner, len(addresses))
         if len(config.learners) > 1:
             wishes["own_policy"] = place
             wishes["own_share"] = learner_config.own_share

@@ -82,10 +82,13 @@ def launch(
             metrics = MetricsServer(config.log.prometheus, RunCollector(control))
             stack.callback(metrics.close)
             reporter.message(f"metrics for Prometheus: http://{metrics.address}/metrics")
+        dashboard = None
         if config.log.dashboard and place.node is None:  # a cluster has one for all its runs
             port = config.log.dashboard_port
-            stack.enter_context(RunDashboard(directory.path, port, reporter.message))
+            dashboard = stack.enter_context(RunDashboard(directory.path, port, reporter.message))
         stack.enter_context(_cluster(place, private / "ray_token"))
+        if dashboard is not None:
+            stack.callback(dashboard.end_soon)  # while Ray ends
         if place.node is not None:
             (private / NODE_FILE).write_text(str(place.node.folder))
 

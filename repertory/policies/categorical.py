@@ -6,14 +6,15 @@ all actions, so nothing of the one that was taken is recorded beside it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from repertory.policies.networks import Torso
 from repertory.policies.policy import PolicyConfig, TorchPolicy
 from repertory.specs import EnvSpec
-from repertory.types import Acted
+from repertory.types import Acted, Array
 
 
 class CategoricalPolicy(TorchPolicy):
@@ -30,8 +31,13 @@ class CategoricalPolicy(TorchPolicy):
         return logits.log_softmax(-1)
 
     def _act(self, observation: Tensor, rng: np.random.Generator | None) -> Acted:
-        log_pi = self(observation)
+        return self.decide(self(observation).cpu().numpy(), rng)
+
+    def layers(self) -> Sequence[nn.Module]:
+        return self.torso.chain(self.head)
+
+    def decide(self, outputs: Array, rng: np.random.Generator | None) -> Acted:
+        """What is added to all logits of a row changes nothing: they serve as well as log pi."""
         if rng is not None:  # the Gumbel-max trick samples from pi
-            gumbel = rng.gumbel(size=log_pi.shape).astype(np.float32)
-            log_pi = log_pi + torch.from_numpy(gumbel).to(log_pi.device)
-        return Acted(log_pi.argmax(-1).cpu().numpy())
+            outputs = outputs + rng.gumbel(size=outputs.shape).astype(np.float32)
+        return Acted(outputs.argmax(axis=-1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 from repertory.policies.networks import Torso
 from repertory.policies.policy import PolicyConfig, TorchPolicy
 from repertory.specs import EnvSpec
-from repertory.types import Acted
+from repertory.types import Acted, Array
 
 
 class DeterministicPolicy(TorchPolicy):
@@ -26,3 +28,9 @@ class DeterministicPolicy(TorchPolicy):
 
     def _act(self, observation: Tensor, rng: np.random.Generator | None) -> Acted:
         return Acted(self(observation).cpu().numpy())
+
+    def layers(self) -> Sequence[nn.Module]:
+        return self.torso.chain(self.head)
+
+    def decide(self, outputs: Array, rng: np.random.Generator | None) -> Acted:
+        return Acted(np.tanh(outputs))

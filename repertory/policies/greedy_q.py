@@ -6,6 +6,8 @@ Noisy (arXiv 1706.10295): the dense layers draw noise wherever the policy explor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -50,6 +52,13 @@ class GreedyQPolicy(TorchPolicy):
     def _act(self, observation: Tensor, rng: np.random.Generator | None) -> Acted:
         draw = explorer(self.noisy, observation, rng)
         return Acted(self(observation, draw).argmax(dim=-1).cpu().numpy())
+
+    def layers(self) -> Sequence[nn.Module]:
+        """V(s) adds the same to every action: the best is that of the advantages."""
+        return self.torso.chain(self.advantage)  # noisy layers are left to torch
+
+    def decide(self, outputs: Array, rng: np.random.Generator | None) -> Acted:
+        return Acted(outputs.argmax(axis=-1))
 
 
 def explorer(noisy: bool, observation: Tensor, rng: np.random.Generator | None) -> Draw | None:

@@ -66,6 +66,10 @@ class Torso(nn.Module):
             features = apply(layer, features, draw)
         return features
 
+    def chain(self, head: nn.Module) -> tuple[nn.Module, ...]:
+        """All layers up to this head; none on pixels, which are no chain of dense layers."""
+        return () if self.pixels else (self.dense, head)
+
 
 def mlp(
     sizes: Sequence[int],

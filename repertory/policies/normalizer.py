@@ -15,6 +15,8 @@ from torch import Tensor, nn
 class RunningMoments(nn.Module):
     """Mean and variance of all values seen, by the parallel update of Chan et al. (1979)."""
 
+    EPSILON = 1e-8  # a value that never changes is not divided by zero
+
     mean: Tensor
     variance: Tensor
     count: Tensor
@@ -41,7 +43,7 @@ class RunningMoments(nn.Module):
 
     @property
     def deviation(self) -> Tensor:
-        return torch.sqrt(self.variance + 1e-8)
+        return torch.sqrt(self.variance + self.EPSILON)
 
 
 class Normalizer(nn.Module):

@@ -43,7 +43,8 @@ class TorchPolicy(nn.Module):
     """Subclasses build their network in `__init__` and say in `_act` what to do.
 
     Where the network is a plain chain of layers, a subclass names them in `layers` and says in
-    `decide` what follows from their outputs: then a few rows at a time go without torch.
+    `decide` what follows from their outputs: then a few rows at a time go without torch
+    (`repertory.policies.lean`). Both ways draw the same random numbers.
     """
 
     extras: Mapping[str, ColumnSpec]
@@ -69,7 +70,7 @@ class TorchPolicy(nn.Module):
 
     def act(self, observation: Array, rng: np.random.Generator | None) -> Acted:
         if len(observation) <= MOST_ROWS:
-            network = self._lean.of(self._plain_layers)
+            network = self._lean.of(self.layers, self.normalizer.observation_moments)
             if network is not None:
                 return self.decide(network(observation), rng)
         with torch.inference_mode():
@@ -87,15 +88,12 @@ class TorchPolicy(nn.Module):
         return self.decide(outputs.cpu().numpy(), rng)
 
     def layers(self) -> Sequence[nn.Module]:
-        """From normalised observations to what `decide` takes; none: `_act` does it all."""
+        """From normalised observations to what `decide` takes; none: torch does it all."""
         return ()
 
     def decide(self, outputs: Array, rng: np.random.Generator | None) -> Acted:
         """The actions for these outputs of the last layer [B, ...]."""
         raise NotImplementedError
-
-    def _plain_layers(self) -> Sequence[nn.Module]:
-        return () if self.normalizer.observation_moments is not None else self.layers()
 
     def _apply(self, fn: Any, recurse: bool = True) -> TorchPolicy:
         """Parameters move to another device or type."""

@@ -44,7 +44,7 @@ class SquashedGaussianPolicy(TorchPolicy):
         return squash(mean, log_std, noise)
 
     def layers(self) -> Sequence[nn.Module]:
-        return (self.torso.dense, self.head)
+        return self.torso.chain(self.head)
 
     def decide(self, outputs: Array, rng: np.random.Generator | None) -> Acted:
         size = self.spec.action_size

@@ -7,13 +7,14 @@ sample itself for the likelihood ratio, so it is recorded as `extras/policy_acti
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from repertory.policies.networks import Torso, orthogonal_
-from repertory.policies.policy import PolicyConfig, TorchPolicy, gaussian_noise
+from repertory.policies.policy import PolicyConfig, TorchPolicy
 from repertory.specs import EnvSpec
 from repertory.types import Acted, Array, ColumnSpec
 
@@ -103,21 +104,43 @@ class StochasticPolicy(TorchPolicy):
         return list(zip(logits, per_choice.unbind(-1), strict=True))
 
     def _act(self, observation: Tensor, rng: np.random.Generator | None) -> Acted:
-        parameters = self(observation)
-        action = self._choose(parameters, rng)
-        log_prob = self._log_prob(parameters, action)
-        recorded: Array = action.cpu().numpy()
-        executed = np.clip(recorded, -1, 1) if self.gaussian and self.spec.bounded else recorded
-        return Acted(executed, {"log_prob": log_prob.cpu().numpy(), "policy_action": recorded})
+        return self.decide(self(observation).cpu().numpy(), rng)
 
-    def _choose(self, parameters: Tensor, rng: np.random.Generator | None) -> Tensor:
+    def layers(self) -> Sequence[nn.Module]:
+        return self.torso.chain(self.head)
+
+    def decide(self, outputs: Array, rng: np.random.Generator | None) -> Acted:
         if self.log_std is not None:
-            if rng is None:
-                return parameters
-            noise = gaussian_noise(parameters.shape, rng, parameters)
-            return parameters + self.log_std.exp() * noise
+            return self._decide_gaussian(outputs, self.log_std.detach().cpu().numpy(), rng)
+        noisy = outputs
         if rng is not None:  # the Gumbel-max trick samples from the softmax
-            gumbel = torch.from_numpy(rng.gumbel(size=parameters.shape).astype(np.float32))
-            parameters = parameters + gumbel.to(parameters.device)
-        choices = torch.stack([logits.argmax(-1) for logits in self._per_choice(parameters)], -1)
-        return choices.squeeze(-1) if self.spec.action_kind == "discrete" else choices
+            noisy = outputs + rng.gumbel(size=outputs.shape).astype(np.float32)
+        rows = np.arange(len(outputs))
+        chosen: list[Array] = []
+        log_prob: Array = np.zeros(len(outputs), outputs.dtype)
+        start = 0
+        for size in self.spec.action_sizes:
+            own = slice(start, start + size)
+            choice = noisy[:, own].argmax(axis=-1)
+            log_prob += _log_softmax(outputs[:, own])[rows, choice]
+            chosen.append(choice)
+            start += size
+        action = chosen[0] if self.spec.action_kind == "discrete" else np.stack(chosen, axis=-1)
+        return Acted(action, {"log_prob": log_prob, "policy_action": action})
+
+    def _decide_gaussian(
+        self, mean: Array, log_std: Array, rng: np.random.Generator | None
+    ) -> Acted:
+        action = mean
+        if rng is not None:
+            action = mean + np.exp(log_std) * rng.standard_normal(mean.shape, dtype=np.float32)
+        standard = (action - mean) * np.exp(-log_std)  # as the learner sees it, rounded
+        density = -0.5 * np.square(standard) - log_std - 0.5 * math.log(2 * math.pi)
+        executed = np.minimum(np.maximum(action, -1), 1) if self.spec.bounded else action
+        return Acted(executed, {"log_prob": density.sum(axis=-1), "policy_action": action})
+
+
+def _log_softmax(logits: Array) -> Array:
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    normalized: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return normalized

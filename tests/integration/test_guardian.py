@@ -16,21 +16,24 @@ HEAD = """
 import subprocess, sys
 from pathlib import Path
 from services.guardian import Guardian
-guardian = Guardian(Path(sys.argv[1]), grace_seconds=0.2)
+guardian = Guardian(Path(sys.argv[1]), grace_seconds=float(sys.argv[2]))
 sleep = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 with guardian.marking():
     marked = subprocess.Popen(sleep, stdout=subprocess.DEVNULL)
 other = subprocess.Popen(sleep, stdout=subprocess.DEVNULL)
 print(marked.pid, other.pid, flush=True)
-if sys.stdin.read() == "end well":
+word = sys.stdin.read()
+if word == "end well":
     guardian.close()
+elif word == "clear":
+    guardian.clear()
 """
 
 
 class Head:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, grace_seconds: float = 0.2) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", HEAD, str(folder)],
+            [sys.executable, "-c", HEAD, str(folder), str(grace_seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -46,6 +49,9 @@ class Head:
 
     def end_well(self) -> None:
         self._process.communicate("end well", timeout=30)
+
+    def clear(self) -> None:
+        self._process.communicate("clear", timeout=30)
 
     def tidy(self) -> None:
         for watch in (self.marked, self.other):
@@ -79,4 +85,12 @@ def test_a_head_that_ends_well_leaves_nothing_to_do(folder: Path) -> None:
     # Twice as long as the guardian would have waited.
     assert not ended(head.marked, 0.4)
     assert folder.is_dir()
+    head.tidy()
+
+
+def test_a_head_that_has_ended_all_does_not_wait_for_the_rest(folder: Path) -> None:
+    head = Head(folder, grace_seconds=3600.0)  # that of a head which was killed
+    head.clear()
+    assert ended(head.marked, 0.0)
+    assert not ended(head.other, 0.0)
     head.tidy()

@@ -171,3 +171,34 @@ def test_one_shard_tells_its_client_and_prometheus(tmp_path: Path) -> None:
 def values(metric: Metric) -> dict[int, float]:
     """By consumer."""
     return {int(sample.labels["consumer"]): sample.value for sample in metric.samples}
+
+
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_batches_that_come_together_are_as_many_as_those_that_come_singly(
+    at_once: int, serve: Serve
+) -> None:
+    ratio, buffer_items, size = 4.0, 64, 8
+    limiter = RateLimiter(consumers={FAST: ratio}, consumer_buffer_items=buffer_items)
+    table = make_table(capacity=5000, limiter=limiter)
+    batches = 0
+    with (
+        connect_all(serve(table), consumer=FAST, batches_at_once=at_once, prefetch=2) as replay,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        writing = pool.submit(
+            lambda: [replay.insert(numbered(first, 16)) for first in range(0, ITEMS, 16)]
+        )
+        while True:
+            done = writing.done()
+            try:
+                replay.sample(size, timeout_seconds=0.3)
+                batches += 1
+            except ReplayTimeout:
+                if done:
+                    break
+            allowed = ratio * (table.insert_count - 1 + buffer_items)  # the first is min_size
+            assert sampled([table], FAST) <= allowed
+        requests = table.statistics().consumers[FAST]
+    # To the last batch: as far ahead as the buffer lets it be, and nothing is left in between.
+    assert requests.sampled == ratio * (ITEMS - 1 + buffer_items) // size * size
+    assert batches == requests.sampled // size

@@ -367,7 +367,7 @@ def test_unknown_key_far_from_all_is_refused_with_all():
         ("learner.exploration.std.shape", "cubic", "'linear' or 'exponential'", "'linear'"),
         ("env.copies", 0, "greater than or equal to 1", "1"),
         ("env.frame_stack", 99, "less than or equal to 64", "1"),
-        ("env.vector", "threads", "'sync' or 'async'", "'sync'"),
+        ("env.vector", "threads", "'sync', 'async' or 'envpool'", "'sync'"),
         ("env.max_episode_steps", 0, "greater than or equal to 1", "None"),
         ("replay.capacity", 0, "greater than or equal to 1", "1000000"),
         ("replay.capacity_bytes", 0, "greater than or equal to 1", "None"),

@@ -181,6 +181,7 @@ class World:
 def _by_updates_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine the clock must not decide what is published."""
     monkeypatch.setattr(learner_process, "REPUBLISH_SECONDS", math.inf)
+    monkeypatch.setattr(learner_process, "PUBLISH_SECONDS", 0.0)
 
 
 def test_weights_are_published_first_every_few_updates_and_last() -> None:
@@ -189,7 +190,17 @@ def test_weights_are_published_first_every_few_updates_and_last() -> None:
     assert [updates for updates, _ in world.publisher.published] == [0, 3, 6, 8]
 
 
-def test_on_policy_every_update_is_published() -> None:
+def test_fast_updates_are_not_published_more_often_than_workers_can_load_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(learner_process, "PUBLISH_SECONDS", math.inf)
+    world = World()
+    world.run(8)
+    assert [updates for updates, _ in world.publisher.published] == [0, 8]
+
+
+def test_on_policy_every_update_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner_process, "PUBLISH_SECONDS", math.inf)
     world = World(algorithm="ppo")
     world.run(3)
     assert [updates for updates, _ in world.publisher.published] == [0, 1, 2, 3, 3]

@@ -103,6 +103,7 @@ def make_batches(
     patience_seconds: float = LONG_SECONDS,
     prefetch: int = 0,
     consumer: int | None = None,
+    batches_at_once: int = 1,
 ) -> tuple[PlannedBatches, list[Shard]]:
     """Shards with these masses and scripts."""
     config = ShardedConfig(
@@ -111,6 +112,7 @@ def make_batches(
         patience_seconds=patience_seconds,
         prefetch=prefetch,
         consumer=consumer,
+        batches_at_once=batches_at_once,
     )
     made = []
     for index, (mass, script) in enumerate(shards):
@@ -292,3 +294,95 @@ def test_an_unreadable_answer_ends_the_stream_and_others_stand_in(
     away = batches.lanes[0].trouble
     assert away is not None
     assert "mass came as -1" in away.reason
+
+
+class Numbering:
+    """A shard whose items are numbered one after the other, as long as its limiter lets them."""
+
+    def __init__(self, allowed: int = 10**6) -> None:
+        self.allowed = allowed  # items
+        self.given = 0
+        self.asked: list[int] = []
+        self.waits: list[float] = []
+
+    def __call__(self, request: pb.SampleRequest) -> Reply:
+        self.asked.append(request.size)
+        self.waits.append(request.timeout_seconds)
+        if request.size > self.allowed:
+            return held()
+        keys = np.arange(self.given, self.given + request.size)
+        self.given += request.size
+        self.allowed -= request.size
+        columns = numbered(int(keys[0]), request.size).columns()
+        return wire.encode_draw(Draw(columns, Selection(keys), Population(100, 100.0)))
+
+
+def test_one_shard_is_asked_for_more_and_more_batches_at_once(released: threading.Event) -> None:
+    shard = Numbering()
+    batches, _ = make_batches((1.0, shard), batches_at_once=4)
+    samples = [take(batches, 10) for _ in range(15)]
+    assert shard.asked == [10, 20, 40, 40, 40]
+    keys = np.concatenate([sample.keys for sample in samples])
+    np.testing.assert_array_equal(keys, np.arange(150))  # each once, in their order
+    for sample in samples:
+        assert len(sample.keys) == len(sample.weights) == len(sample.batch) == 10
+        np.testing.assert_array_equal(sample.batch.reward, sample.keys)
+    assert batches.taken == 15
+
+
+def test_batches_of_one_message_share_no_item(released: threading.Event) -> None:
+    batches, _ = make_batches((1.0, Numbering()), batches_at_once=2)
+    take(batches, 3)
+    first, second = take(batches, 3), take(batches, 3)
+    first.batch.reward[:] = -1.0
+    assert second.batch.reward.tolist() == [6.0, 7.0, 8.0]
+
+
+def test_where_the_limiter_has_room_for_one_batch_only_one_comes(
+    released: threading.Event,
+) -> None:
+    shard = Numbering(allowed=70)
+    batches, _ = make_batches((1.0, shard), batches_at_once=8, prefetch=1)
+    for _ in range(7):  # all there is, though the last request for several found too little
+        take(batches, 10)
+    assert shard.given == 70
+    with pytest.raises(ReplayTimeout):
+        take(batches, 10, timeout_seconds=0.05)
+    shard.allowed = 10
+    assert take(batches, 10).keys.tolist() == list(range(70, 80))
+    # Only a request for one batch waits at the shard: others would keep it from what is there.
+    assert all(
+        seconds == 0 for size, seconds in zip(shard.asked, shard.waits, strict=True) if size > 10
+    )
+
+
+def test_a_call_that_does_not_wait_gets_the_one_batch_that_is_there(
+    released: threading.Event,
+) -> None:
+    shard = Numbering(allowed=40)
+    batches, _ = make_batches((1.0, shard), batches_at_once=4)
+    taken = [take(batches, 10, timeout_seconds=0.0).keys[0] for _ in range(4)]
+    assert taken == [0, 10, 20, 30]
+    assert shard.asked == [10, 20, 40, 10]
+
+
+def test_another_size_gets_nothing_that_came_for_the_one_before(released: threading.Event) -> None:
+    shard = Numbering()
+    batches, _ = make_batches((1.0, shard), batches_at_once=4)
+    for _ in range(2):
+        take(batches, 10)
+    assert len(take(batches, 5).keys) == 5
+    assert shard.asked == [10, 20, 5]
+
+
+def test_large_batches_and_those_of_many_shards_come_one_by_one(released: threading.Event) -> None:
+    large, *others = (Numbering() for _ in range(3))
+    items = 4000  # two of them are more than half of the largest message
+    batches, _ = make_batches((1.0, large), batches_at_once=8)
+    for _ in range(3):
+        take(batches, items)
+    assert large.asked == [items] * 3
+    batches, _ = make_batches(*((1.0, other) for other in others), batches_at_once=8)
+    for _ in range(2):
+        take(batches, 10)
+    assert sum(others[0].asked + others[1].asked) == 20

@@ -9,7 +9,7 @@ from repertory.config import resolve
 from repertory.envs import probe
 from repertory.policies.goal_directed import GoalDirectedPolicy
 from repertory.types import ColumnSpec
-from services.replay_access import shard_tables
+from services.replay_access import batches_at_once, shard_tables
 
 EXTRAS = {"dqn": {}, "far": {}, "ppo": {"log_prob": ColumnSpec("<f4", ())}}
 PORTFOLIO = {
@@ -79,3 +79,25 @@ def test_a_learner_of_two_levels_has_a_second_table_without_a_ratio():
     assert made["replay"].limiter.consumers
     assert made["h_dqn-stretches"].limiter == LimiterConfig()
     assert made["h_dqn-stretches"].columns == made["replay"].columns
+
+
+def at_once(*algorithms: str, shards: int = 1, **changes: Any) -> int:
+    config = resolve("CartPole-v1", list(algorithms), overrides=changes)
+    return batches_at_once(config, algorithms[0], shards)
+
+
+def test_a_learner_alone_draws_several_uniform_batches_with_one_message():
+    assert at_once("dqn") == 8
+
+
+def test_draws_that_depend_on_others_come_one_by_one():
+    assert at_once("dqn", **{"replay.sampler": "prioritized"}) == 1
+    assert at_once("dqn", "sac_discrete") == 1
+    assert at_once("dqn", **{"topology.replicas": 2}) == 1
+    assert at_once("ppo") == 1
+
+
+def test_no_more_batches_at_once_than_half_of_what_the_limiter_lets_it_be_ahead():
+    # Of 2 (64 + 1) items ahead: at a tenth of an update each, 13 updates; at a fiftieth 2.6.
+    assert at_once("dqn", **{"learner.updates_per_step": 0.1}) == 6
+    assert at_once("dqn", **{"learner.updates_per_step": 0.02}) == 1
