@@ -223,7 +223,8 @@ class RunConfig(Settings):
     steps: int = Field(default=100_000, ge=1)  # environment steps over all copies
     seed: int = Field(default=0, ge=0, lt=2**32)
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-    threads: int = Field(default=1, ge=1)  # of torch, on the CPU
+    # Of torch, for each learner on the CPU; auto: by the size of its products, 1 in a local run.
+    threads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     # Learners' steps to machine code (CUDA graphs on a GPU). true waits for it; auto goes on
     # meanwhile, where the run is long enough, and is false for a --local run.
     compile: bool | Literal["auto"] = "auto"

@@ -28,6 +28,11 @@ def explain(
         path += list(detail["loc"])
         document_here = value_at(document_here, detail["loc"])
         inner = detail.get("ctx", {}).get("error")
+    others: list[str] = []
+    if _is_alternative(error.errors()[0]["loc"], document):  # `int | Literal["auto"]`
+        path = path[:-1]
+        alternatives = [one for one in error.errors() if list(one["loc"][:-1]) == path]
+        others = [re.sub("^Input should ", " or ", one["msg"]) for one in alternatives[1:]]
     key = _spoken(path)
     if detail["type"] == "extra_forbidden":
         return _unknown(path, document, document_here, root)
@@ -35,8 +40,13 @@ def explain(
         return f"{key} is missing: {remedy.format(key=key)}"
     if detail["type"] == "value_error":  # one of our own validators: a whole sentence
         return detail["msg"].removeprefix("Value error, ")
-    message = re.sub(r"^(Input|String|Tuple|List|Value) ", "", detail["msg"])
+    message = re.sub(r"^(Input|String|Tuple|List|Value) ", "", detail["msg"]) + "".join(others)
     return f"{key} = {document_here!r} is refused: it {message}{_default_of(path, document, root)}"
+
+
+def _is_alternative(path: Sequence[Any], document: Any) -> bool:
+    """Whether the last of it names one of several types that a value may have, not a place."""
+    return len(path) > 1 and not isinstance(value_at(document, path[:-1]), Mapping | list | tuple)
 
 
 def _spoken(path: Sequence[Any]) -> str:

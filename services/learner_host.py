@@ -28,6 +28,7 @@ from services.hosts import Process, ProcessContext
 from services.learner_process import LearnerProcess
 from services.replay_access import samples_for, sends_priorities, stretches_for
 from services.step_compilation import compilation_for
+from services.threads import threads_of
 from services.weights import SilentPublisher, WeightPublisher
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class LearnerHost(Process):
     ) -> None:
         super().__init__(context)
         config = self.config
-        torch.set_num_threads(config.threads)
+        torch.set_num_threads(threads_of(config, learner))
         learner_config = config.learners[learner]
         self._heartbeat = self.beat("replica" if rank else "learner", self._facts)
         device = choose_device(config.device)

@@ -41,6 +41,7 @@ from services.replay_access import run_table
 from services.run_directory import RunDirectory
 from services.run_record import RunRecord
 from services.signals import stop_on_signals
+from services.threads import local_threads
 from services.video import filmed
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class LocalRun:
         self._spec = spec
         self._directory = directory
         self._reporter = reporter
-        torch.set_num_threads(config.threads)
+        torch.set_num_threads(local_threads(config))
         keep_freed_memory()
         self._learners = [LocalLearner(config, name, spec) for name in config.learners]
         self._director: Director | None = None

@@ -14,6 +14,7 @@ import torch
 
 from repertory.config import OffPolicyConfig, RunConfig
 from repertory.errors import UsageError
+from services.threads import threads_of
 
 WORKER_BYTES = 250 * 2**20  # a rollout process with torch and a small environment
 LARGEST_SHARD_COUNT = 64
@@ -111,11 +112,12 @@ def _gpus(
 def _learner_cores(
     config: RunConfig, machines: Machines, learners: int, reasons: dict[str, str]
 ) -> float:
-    wanted = float(config.threads)
+    threads = max(threads_of(config, name, int(machines.cores)) for name in config.learners)
+    wanted = float(threads)
     most = machines.cores / (2 * learners)
     cores = max(min(wanted, most), 0.1)
     limit = "" if cores == wanted else f", at most half of {machines.cores:g} cores for all"
-    reasons["cores of a learner"] = f"{cores:g}, threads = {config.threads}{limit}"
+    reasons["cores of a learner"] = f"{cores:g}, threads = {threads}{limit}"
     return round(cores, 4)
 
 

@@ -36,6 +36,7 @@ from repertory.protocols import Algorithm
 from repertory.specs import EnvSpec
 from repertory.types import Sample
 from services.child_process import tied_to_parent
+from services.threads import local_threads, threads_of
 
 logger = logging.getLogger(__name__)
 
@@ -222,8 +223,9 @@ def compilation_for(
     short = isinstance(own, OffPolicyConfig) and (
         config.steps * own.updates_per_step < WORTHWHILE_UPDATES
     )
+    threads = local_threads(config) if local else threads_of(config, name)
     return StepCompilation(
-        algorithm, own, spec, threads=config.threads, wait=waits, only_cached=short and not waits
+        algorithm, own, spec, threads=threads, wait=waits, only_cached=short and not waits
     )
 
 

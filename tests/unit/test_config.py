@@ -377,7 +377,9 @@ def test_unknown_key_far_from_all_is_refused_with_all():
         ("steps", 0, "greater than or equal to 1", "100000"),
         ("seed", 2**32, "less than 4294967296", "0"),
         ("device", "gpu", "auto|cpu|cuda", "'auto'"),
-        ("threads", 0, "greater than or equal to 1", "1"),
+        ("threads", 0, "greater than or equal to 1 or be 'auto'", "'auto'"),
+        ("compile", "maybe", "boolean, unable to interpret input or be 'auto'", "'auto'"),
+        ("topology.actors", -1, "greater than or equal to 0 or be 'auto'", "'auto'"),
     ],
 )
 def test_refused_value_is_named_with_its_limit_and_default(key, value, limit, default):
