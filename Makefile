@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup browser hosts screenshots demo test test-all chaos broken soak check format proto bench-setup bench-replay bench-actors bench-portfolio bench-learning bench-dashboard clean
+.PHONY: setup browser hosts screenshots demo test test-all chaos broken soak check format proto clean \
+  bench bench-quick bench-setup bench-page bench-replay bench-learner bench-end-to-end bench-rollout bench-weights \
+  bench-scaling bench-actors bench-portfolio bench-learning bench-dashboard
 
 setup: $(STAMP)
 
@@ -71,20 +73,65 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# A peer that we are measured against has an environment of its own.
-REVERB_VENV := benchmarks/.venv-reverb
-REVERB_STAMP := $(REVERB_VENV)/.installed
+# Each peer that we are measured against has an environment of its own.
+PEERS := reverb sb3 rllib
+PEER_STAMPS := $(PEERS:%=benchmarks/.venv-%/.installed)
 
-bench-setup: $(STAMP) $(REVERB_STAMP)
+bench-setup: $(STAMP) $(PEER_STAMPS)
 
-$(REVERB_STAMP): benchmarks/requirements-reverb.txt
-	$(PYTHON) -m venv $(REVERB_VENV)
-	$(REVERB_VENV)/bin/pip install --quiet --requirement benchmarks/requirements-reverb.txt
-	touch $(REVERB_STAMP)
+benchmarks/.venv-%/.installed: benchmarks/requirements-%.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --requirement $<
+	touch $@
+
+# Everything that has a target: hours, most of them in bench-end-to-end, which goes on where it was stopped.
+# What fails or misses a target does not keep the rest from being measured.
+bench: bench-setup
+	-$(BIN)/python -m benchmarks.replay
+	-$(BIN)/python -m benchmarks.learner
+	-$(BIN)/python -m benchmarks.rollout
+	-$(BIN)/python -m benchmarks.weights
+	-$(BIN)/python -m benchmarks.scaling
+	-$(BIN)/python -m benchmarks.end_to_end --resume --parts throughput time_to_threshold returns
+	$(BIN)/python -m benchmarks.performance_page
+	$(BIN)/python -m benchmarks.bench_summary --check
+
+# Does every benchmark work? Minutes; the figures mean little.
+bench-quick: bench-setup
+	$(BIN)/python -m benchmarks.replay --quick
+	$(BIN)/python -m benchmarks.learner --quick
+	$(BIN)/python -m benchmarks.rollout --quick
+	$(BIN)/python -m benchmarks.weights --quick
+	$(BIN)/python -m benchmarks.scaling --quick
+	$(BIN)/python -m benchmarks.end_to_end --quick
+
+# Tables and figures of docs/performance.md, from the results that are there.
+bench-page: $(STAMP)
+	$(BIN)/python -m benchmarks.performance_page
 
 # For example: make bench-replay ARGS=--quick
-bench-replay: bench-setup
+bench-replay: $(STAMP) benchmarks/.venv-reverb/.installed
 	$(BIN)/python -m benchmarks.replay $(ARGS)
+
+# Updates per second of learners, against Stable-Baselines3 and plain torch.
+bench-learner: $(STAMP) benchmarks/.venv-sb3/.installed
+	$(BIN)/python -m benchmarks.learner $(ARGS)
+
+# Whole systems. For example: make bench-end-to-end ARGS="--cases td3 --systems repertory sb3 --rounds 1"
+bench-end-to-end: $(STAMP) benchmarks/.venv-sb3/.installed benchmarks/.venv-rllib/.installed
+	$(BIN)/python -m benchmarks.end_to_end $(ARGS)
+
+# Rollouts against the bare vector environment.
+bench-rollout: $(STAMP)
+	$(BIN)/python -m benchmarks.rollout $(ARGS)
+
+# How long weights take from a learner to those who act.
+bench-weights: $(STAMP)
+	$(BIN)/python -m benchmarks.weights $(ARGS)
+
+# Throughput against actors, shards, items and machines.
+bench-scaling: $(STAMP)
+	$(BIN)/python -m benchmarks.scaling $(ARGS)
 
 # 32 actors on an environment that sleeps, then 8, then 32 again.
 bench-actors: $(STAMP)

@@ -44,8 +44,9 @@ class Launch:
 class Process:
     """One process that answers commands, one line each. Several may be told before any answers."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, answer_seconds: float = ANSWER_SECONDS) -> None:
         self._name = launch.name
+        self._answer_seconds = answer_seconds
         self._process = subprocess.Popen(
             [launch.python, "-m", launch.module, *launch.arguments],
             stdin=subprocess.PIPE,
@@ -66,8 +67,10 @@ class Process:
         self._commands.flush()
 
     def answer(self) -> Any:
-        if not self._selector.select(ANSWER_SECONDS):
-            raise PeerFailed(f"a process of {self._name} gave no answer in {ANSWER_SECONDS:g} s")
+        if not self._selector.select(self._answer_seconds):
+            raise PeerFailed(
+                f"a process of {self._name} gave no answer in {self._answer_seconds:g} s"
+            )
         line = self._answers.readline()
         if not line:
             raise PeerFailed(f"a process of {self._name} ended: {self._process.wait()}")

@@ -7,19 +7,24 @@ medians. The interval is that of the rounds: the lowest and the highest ratio in
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from repertory.checkpoints import write_atomically
 
 Measured = TypeVar("Measured")
 
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+BUSY_LOAD = 0.5  # above it others are at work on this machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,23 @@ def in_turns(
             theirs.append(peer())
             mine.append(ours())
     return mine, theirs
+
+
+def all_in_turns(
+    measures: Mapping[str, Callable[[], Measured]], rounds: int
+) -> dict[str, list[Measured]]:
+    """The same for any number of systems: every other round goes through them backwards."""
+    results: dict[str, list[Measured]] = {name: [] for name in measures}
+    for number in range(rounds):
+        names = list(measures)
+        for name in names if number % 2 == 0 else reversed(names):
+            results[name].append(measures[name]())
+    return results
+
+
+def write_results(path: Path, document: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
 
 
 def machine_facts() -> dict[str, object]:

@@ -22,15 +22,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.marked_processes import MARK, end_marked, marked
 from benchmarks.measure import ROOT
 from repertory.closing import Closing
 from repertory.control import Control, ControlUnavailable, Member
 from repertory.errors import RepertoryError, UsageError
 from services.run_control import control_of
 
-MARK = "REPERTORY_MEASURED_RUN"
 LOOK_SECONDS = 0.1
 STOP_SECONDS = 120.0
+LEFT_SECONDS = 20.0  # for what a run's guardian ends
 TICKS = os.sysconf("SC_CLK_TCK")
 # Of processes that do not report as members, by a word of their command line.
 OTHERS = {
@@ -62,7 +63,7 @@ class Usage:
 class MeasuredRun(Closing):
     """Started when made; `close` stops it as a person would, and kills what does not end."""
 
-    def __init__(self, arguments: Sequence[str]) -> None:
+    def __init__(self, arguments: Sequence[str], *, threads: int = 1) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="repertory-bench-"))
         self.run_dir = self._folder / "run"
         self._mark = uuid.uuid4().hex
@@ -72,7 +73,7 @@ class MeasuredRun(Closing):
         self._process = subprocess.Popen(
             [sys.executable, "-m", "services.cli", "train", *arguments,
              "--run-dir", str(self.run_dir), "--set", "log.dashboard=false"],
-            env={**os.environ, MARK: self._mark, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, MARK: self._mark, "OMP_NUM_THREADS": str(threads)},
             cwd=ROOT,
             stdout=self._output,
             stderr=subprocess.STDOUT,
@@ -109,27 +110,37 @@ class MeasuredRun(Closing):
         begin = time.monotonic()
         while not condition():
             if self._process.poll() is not None:
-                self._output.seek(0)
-                raise RepertoryError(f"the run has ended: {self._output.read()[-2000:]}")
+                raise RepertoryError(f"the run has ended: {self.output()}")
             if time.monotonic() - begin > timeout_seconds:
                 raise RepertoryError(f"that did not come about in {timeout_seconds:g} s")
             time.sleep(LOOK_SECONDS)
         return time.monotonic() - begin
 
+    @property
+    def ended(self) -> int | None:
+        """The exit code of one that has ended by itself."""
+        return self._process.poll()
+
+    def output(self) -> str:
+        """The last of what it printed."""
+        self._output.seek(0)
+        return self._output.read()[-2000:]
+
     def scale(self, actors: int) -> None:
         control = self.control()
         control.await_reply(control.send("scale", actors=actors), timeout_seconds=30.0)
 
+    def commands(self) -> dict[int, str]:
+        """Command lines of everything that it has started, by process id."""
+        return marked(self._mark)
+
     def processes(self) -> dict[int, str]:
         """Everything of the run that is there now, by process id."""
         names = {member.process_id: name for name, member in self.members().items()}
-        found: dict[int, str] = {}
-        for process in Path("/proc").glob("[0-9]*"):
-            process_id = int(process.name)
-            with contextlib.suppress(OSError):
-                if self._mark.encode() in (process / "environ").read_bytes():
-                    command = (process / "cmdline").read_bytes().decode(errors="replace")
-                    found[process_id] = names.get(process_id) or _name_of(command)
+        found = {
+            process_id: names.get(process_id) or _name_of(command)
+            for process_id, command in marked(self._mark).items()
+        }
         with contextlib.suppress(OSError, ValueError):  # it covers its environment
             file = self.run_dir / "control" / "server.pid"
             found[int(file.read_text())] = "control server"
@@ -145,13 +156,16 @@ class MeasuredRun(Closing):
 
     def close(self) -> None:
         if self._process.poll() is None:
-            with contextlib.suppress(RepertoryError):
+            try:
                 self.control().send("stop")
+            except RepertoryError:  # a local run has nobody to be told by
+                self._process.terminate()
             try:
                 self._process.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 self._process.kill()  # its guardian ends the others
                 self._process.wait()
+        end_marked(self._mark, LEFT_SECONDS)
         self._output.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -6,8 +6,6 @@ is missed. What is compared, what is fair about it and what is not: benchmarks/R
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,14 +17,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.comparisons import OURS, REVERB, TABLES, Comparisons
-from benchmarks.fleet import ROOT, Fleet, Launch
+from benchmarks.fleet import Fleet, Launch
 from benchmarks.growth import Growth, ShardRates, measure_growth, measure_shards
-from benchmarks.measure import Comparison, machine_facts
+from benchmarks.measure import BUSY_LOAD, RESULTS, Comparison, machine_facts, write_results
 
 Part = Literal["insert", "sample", "update", "mixed", "pixels", "growth", "shards"]
 PARTS: tuple[Part, ...] = ("insert", "sample", "update", "mixed", "pixels", "growth", "shards")
-RESULTS = ROOT / "benchmarks" / "results"
-BUSY_LOAD = 0.5  # above it others are at work on this machine
 
 
 @dataclass(frozen=True)
@@ -108,10 +104,7 @@ class Report:
             ],
             "shards": [asdict(one) for one in self.shards],
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(document, indent=1) + "\n")
-        os.replace(temporary, path)
+        write_results(path, document)
 
 
 def run(options: Options, console: Console) -> Report:

@@ -88,13 +88,17 @@ def until(job: Job, step: Callable[[], int], finish: Callable[[], None] = lambda
 
 def answer_commands(side: Side) -> None:
     """Does what standard input says until it ends."""
+    answer_lines(lambda command: _call(side, command))
+
+
+def answer_lines(answer_to: Callable[[Mapping[str, Any]], Any]) -> None:
+    """One answer for each line of standard input, until it ends; what went wrong is one too."""
     # What libraries print must not come between the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     for line in sys.stdin:
-        command = json.loads(line)
         try:
-            answer = {"result": _call(side, command)}
+            answer = {"result": answer_to(json.loads(line))}
         except Exception:
             answer = {"error": traceback.format_exc()}
         answers.write(json.dumps(answer) + "\n")

@@ -1,0 +1,147 @@
+"""What is kept of trainings, and what is said of them: which are still to be made, how two systems
+compare, and when they may not be compared. Pure but for one file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import mean, median, stdev
+from typing import Any
+
+from benchmarks.course import comparable
+from benchmarks.measure import Comparison
+from benchmarks.training_cases import CaseName, Part, System
+
+Key = tuple[str, str, str, int]
+OURS = ("repertory", "repertory_local")
+TARGETS: Mapping[str, float] = {"ppo": 2.0}  # times Stable-Baselines3's steps per second
+
+
+@dataclass(frozen=True)
+class Record:
+    """One training; what was not measured is None."""
+
+    part: Part
+    case: CaseName
+    system: System
+    round: int  # of throughput; of the others, the seed
+    job: Mapping[str, Any]
+    window_seconds: float | None = None  # asked for
+    steps_per_second: float | None = None
+    updates_per_second: float | None = None
+    updates_per_step: float | None = None
+    first_update_seconds: float | None = None  # from the start of the command
+    prepared_seconds: float | None = None  # likewise, until its steps were compiled beside it
+    threshold_seconds: float | None = None  # likewise; None: it was not reached
+    threshold_steps: int | None = None
+    final_return: float | None = None
+    final_steps: int | None = None
+    failure: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    commit: str = ""
+    load: float = 0.0  # before it began
+    date: str = ""
+
+    @property
+    def key(self) -> Key:
+        return (self.part, self.case, self.system, self.round)
+
+
+class Records:
+    """Of all trainings so far, by what they are of."""
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self._records = {record.key: record for record in records}
+
+    @classmethod
+    def read(cls, path: Path) -> Records:
+        if not path.exists():
+            return cls()
+        return cls(Record(**one) for one in json.loads(path.read_text())["records"])
+
+    def add(self, record: Record) -> None:
+        self._records[record.key] = record
+
+    def has(self, record: Record) -> bool:
+        """Whether one of the same work is there, and did not fail."""
+        found = self._records.get(record.key)
+        if found is None or found.failure is not None:
+            return False
+        same_job = json.dumps(found.job, sort_keys=True) == json.dumps(record.job, sort_keys=True)
+        return same_job and found.window_seconds == record.window_seconds
+
+    def of(self, part: Part, case: CaseName, system: System) -> list[Record]:
+        """In order of their rounds."""
+        found = [
+            one
+            for one in self._records.values()
+            if (one.part, one.case, one.system) == (part, case, system)
+        ]
+        return sorted(found, key=lambda record: record.round)
+
+    def systems(self, part: Part, case: CaseName) -> list[System]:
+        there = {
+            one.system for one in self._records.values() if (one.part, one.case) == (part, case)
+        }
+        order: tuple[System, ...] = ("repertory", "repertory_local", "sb3", "sb3_vector", "rllib")
+        return [system for system in order if system in there]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [asdict(self._records[key]) for key in sorted(self._records)]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Our steps per second over a peer's, or why there is no such ratio."""
+
+    case: CaseName
+    peer: System
+    comparison: Comparison | None
+    refusal: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.comparison is not None and self.comparison.ok
+
+
+def measured(records: Sequence[Record]) -> list[Record]:
+    return [one for one in records if one.steps_per_second is not None]
+
+
+def compare(records: Records, case: CaseName, peer: System) -> Verdict | None:
+    """None where one of the two has not been measured."""
+    ours = {one.round: one for one in measured(records.of("throughput", case, "repertory"))}
+    theirs = {one.round: one for one in measured(records.of("throughput", case, peer))}
+    rounds = sorted(ours.keys() & theirs.keys())
+    if not rounds:
+        return None
+    ratios = [
+        median(side[number].updates_per_step or 0.0 for number in rounds) for side in (ours, theirs)
+    ]
+    if not comparable(ratios[:1], ratios[1]):
+        refusal = (
+            f"not compared: {ratios[0]:.3f} updates per step here and {ratios[1]:.3f} there are "
+            "more than 5 % apart"
+        )
+        return Verdict(case, peer, None, refusal)
+    # However Stable-Baselines3 is laid out: else its slowest layout would decide.
+    target = TARGETS.get(case) if peer in ("sb3", "sb3_vector") else None
+    comparison = Comparison(
+        f"{case}, end to end / {peer}",
+        [ours[number].steps_per_second or 0.0 for number in rounds],
+        [theirs[number].steps_per_second or 0.0 for number in rounds],
+        target,
+    )
+    return Verdict(case, peer, comparison)
+
+
+def spread(values: Sequence[float], digits: int = 0) -> str:
+    """Mean and deviation, of one value itself."""
+    if not values:
+        return "-"
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
+    return f"{mean(values):.{digits}f} ± {stdev(values):.{digits}f}"
