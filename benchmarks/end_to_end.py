@@ -46,8 +46,8 @@ class Options:
     """Of throughput: how often each system is measured; of the others: seeds."""
     seconds: float = 30.0
     """Of one measurement of throughput, once learning has settled."""
-    threads: int = 1
-    """Of torch, in learners and in peers."""
+    threads: int = 0
+    """Of torch, in learners and in peers; 0: what each system takes by itself."""
     resume: bool = False
     """What is in the results already, with the same settings, is not made again."""
     quick: bool = False
@@ -281,7 +281,8 @@ def returns_table(records: Records) -> Table:
 
 def title_of(job: TrainingJob) -> str:
     network = " x ".join(str(width) for width in job.hidden)
-    return f"{job.algorithm}, {job.env_id}, {network}, batch {job.batch}, {job.threads} thread(s)"
+    threads = f"{job.threads} thread(s)" if job.threads else "threads of its own choice"
+    return f"{job.algorithm}, {job.env_id}, {network}, batch {job.batch}, {threads}"
 
 
 def _median(records: list[Record], name: str) -> float:

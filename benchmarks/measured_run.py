@@ -60,6 +60,11 @@ class Usage:
     threads: int
 
 
+def thread_settings(threads: int) -> dict[str, str]:
+    """For a process that may have so many; 0: as many as it takes by itself."""
+    return {"OMP_NUM_THREADS": str(threads)} if threads else {}
+
+
 class MeasuredRun(Closing):
     """Started when made; `close` stops it as a person would, and kills what does not end."""
 
@@ -73,7 +78,7 @@ class MeasuredRun(Closing):
         self._process = subprocess.Popen(
             [sys.executable, "-m", "services.cli", "train", *arguments,
              "--run-dir", str(self.run_dir), "--set", "log.dashboard=false"],
-            env={**os.environ, MARK: self._mark, "OMP_NUM_THREADS": str(threads)},
+            env={**os.environ, MARK: self._mark} | thread_settings(threads),
             cwd=ROOT,
             stdout=self._output,
             stderr=subprocess.STDOUT,

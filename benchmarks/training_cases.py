@@ -99,7 +99,7 @@ def our_settings(job: TrainingJob, layout: Layout | None) -> dict[str, Any]:
     """Dotted keys as `--set` takes them; without a layout for `--local`."""
     copies = job.copies if layout is None else layout.copies
     settings: dict[str, Any] = {
-        "threads": job.threads,
+        "threads": job.threads or "auto",
         "device": "cpu",
         "env.copies": copies,
         "replay.capacity": job.replay,

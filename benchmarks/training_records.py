@@ -17,7 +17,9 @@ from benchmarks.training_cases import CaseName, Part, System
 
 Key = tuple[str, str, str, int]
 OURS = ("repertory", "repertory_local")
-TARGETS: Mapping[str, float] = {"ppo": 2.0}  # times Stable-Baselines3's steps per second
+# Times the peer's steps per second; with as many copies as ours, PPO's alone.
+TARGETS: Mapping[str, float] = {"sb3": 2.0, "rllib": 5.0}
+VECTOR_TARGETS: Mapping[str, float] = {"ppo": 2.0}
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ def compare(records: Records, case: CaseName, peer: System) -> Verdict | None:
         )
         return Verdict(case, peer, None, refusal)
     # However Stable-Baselines3 is laid out: else its slowest layout would decide.
-    target = TARGETS.get(case) if peer in ("sb3", "sb3_vector") else None
+    target = VECTOR_TARGETS.get(case) if peer == "sb3_vector" else TARGETS[peer]
     comparison = Comparison(
         f"{case}, end to end / {peer}",
         [ours[number].steps_per_second or 0.0 for number in rounds],

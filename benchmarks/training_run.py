@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.course import Course
 from benchmarks.marked_processes import MARK, end_marked
 from benchmarks.measure import ROOT
-from benchmarks.measured_run import MeasuredRun
+from benchmarks.measured_run import MeasuredRun, thread_settings
 from benchmarks.peers.training import Judged, Progress, TrainingJob, Versions, parse_line
 from benchmarks.training_cases import LAYOUTS, CaseName, System, our_settings
 from repertory.errors import RepertoryError
@@ -174,7 +174,7 @@ def _train_peer(
             env={
                 **os.environ,
                 MARK: mark,
-                "OMP_NUM_THREADS": str(job.threads),
+                **thread_settings(job.threads),
                 "CUDA_VISIBLE_DEVICES": "",
                 # Ray's agents write their titles over their environment, and the mark goes with it.
                 "SPT_NOENV": "1",

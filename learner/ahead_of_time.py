@@ -12,6 +12,8 @@ additions differs, so equality is to some units of the last place of float32.
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import os
 import tempfile
 import zipfile
@@ -36,26 +38,42 @@ class CompilationError(RepertoryError):
     """A step cannot be compiled here, or its compiled form does something else."""
 
 
-def compile_step(step: Step[Any, Any], arguments: tuple[Any, ...], path: Path) -> None:
-    """Writes `path`, once its results have been found to be those of the step itself."""
+def compile_step(step: Step[Any, Any], arguments: tuple[Any, ...], known: Path) -> Path:
+    """The file of the compiled step among those that are `known`, by what was recorded of it.
+
+    Settings that a step does not use make no other file. A new one is there once its results have
+    been found to be those of the step itself.
+    """
     state, *given = arguments
     own, inputs = tensors_of_state(state), [*tensors_in(given)]
 
     def recorded(of_state: list[Tensor], inputs: list[Tensor]) -> list[Tensor]:
         return _call(step, _on(state, own, of_state), given, inputs)
 
-    with tempfile.TemporaryDirectory(prefix="repertory-step-", dir=path.parent) as folder:
-        example = ([_plain(tensor) for tensor in own], [_plain(tensor) for tensor in inputs])
-        graph = make_fx(recorded, _APART, tracing_mode="fake")(*example)
+    example = ([_plain(tensor) for tensor in own], [_plain(tensor) for tensor in inputs])
+    graph = make_fx(recorded, _APART, tracing_mode="fake")(*example)
+    path = known / f"{_digest(graph, example)}{SUFFIX}"
+    if path.exists():
+        return path
+    with tempfile.TemporaryDirectory(prefix="compiling-", dir=known) as folder:
         program = torch.export.export(graph, example, strict=False)
-        package = Path(folder) / f"{path.stem}.pt2"
+        package, library = Path(folder) / "step.pt2", Path(folder) / path.name
         torch._inductor.aoti_compile_and_package(program, package_path=str(package))
-        library = Path(folder) / path.name
         with zipfile.ZipFile(package) as files:
             (name,) = (name for name in files.namelist() if name.endswith(SUFFIX))
             library.write_bytes(files.read(name))
         _check(step, arguments, library)
         os.replace(library, path)
+    return path
+
+
+def _digest(graph: torch.fx.GraphModule, example: Sequence[Sequence[Tensor]]) -> str:
+    digest = hashlib.sha256(graph.code.encode())
+    for tensor in itertools.chain(*example):
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()}".encode())
+    for name, constant in graph.named_buffers():
+        digest.update(name.encode() + constant.numpy().tobytes())
+    return digest.hexdigest()[:32]
 
 
 def load_step(step: Step[Any, Any], path: Path) -> None:
@@ -113,6 +131,6 @@ def _check(step: Step[Any, Any], arguments: tuple[Any, ...], library: Path) -> N
         if not torch.allclose(mine, theirs, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True):
             worst = float((mine.detach() - theirs).abs().max())
             raise CompilationError(
-                f"the compiled {library.stem} differs by {worst:.1e} from the step it was made of: "
+                f"what was compiled differs by {worst:.1e} from the step it was made of: "
                 "it is not used"
             )

@@ -1,8 +1,11 @@
-"""Compiles the steps of a learner, in a process of its own: `python -m learner.compile_steps JOB`.
+"""Compiles the steps of a learner, in a process of its own.
+
+    python -m learner.compile_steps JOB KNOWN
 
 The job is a folder with a learner's settings and one of its samples. The same update is made here
-once more, and every step that it calls is compiled for what it was called with. Works with whatever
-time others leave; `services.step_compilation` starts it and takes what it makes.
+once more, and every step that it calls is compiled for what it was called with, unless one like it
+is among the known. Works with whatever time others leave; `services.step_compilation` starts it and
+takes what it makes.
 """
 
 from __future__ import annotations
@@ -60,7 +63,7 @@ class Job:
         return made
 
 
-def compile_job(job: Job, folder: Path) -> list[Path]:
+def compile_job(job: Job, folder: Path, known: Path) -> None:
     """One file for each step of the algorithm."""
     torch.set_num_threads(job.threads)
     algorithm = job.algorithm()
@@ -72,12 +75,9 @@ def compile_job(job: Job, folder: Path) -> list[Path]:
         algorithm.update(state, job.sample)
         if len(called) == len(steps):
             break
-    paths = []
     for name, arguments in called.items():
-        path = folder / f"{name}{SUFFIX}"
-        compile_step(steps[name], arguments, path)
-        paths.append(path)
-    return paths
+        library = compile_step(steps[name], arguments, known)
+        (folder / f"{name}{SUFFIX}").write_bytes(library.read_bytes())
 
 
 def _noting(
@@ -91,9 +91,9 @@ def _noting(
 
 
 def main() -> int:
-    folder = Path(sys.argv[1])
+    folder, known = (Path(name) for name in sys.argv[1:])
     os.nice(LEAST_URGENT)
-    compile_job(Job.read(folder), folder)
+    compile_job(Job.read(folder), folder, known)
     return 0
 
 

@@ -64,6 +64,9 @@ class CurrentStderr(logging.StreamHandler):
 
 
 def main() -> None:
+    # NumPy's products get one thread, in every process of a run: acting is too small for more, and
+    # its threads would take the learner's cores. Torch is told by itself (`services.threads`).
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     make_importable(os.getcwd())
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s: %(message)s", handlers=[CurrentStderr()]

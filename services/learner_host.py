@@ -55,7 +55,8 @@ class LearnerHost(Process):
     ) -> None:
         super().__init__(context)
         config = self.config
-        torch.set_num_threads(threads_of(config, learner))
+        torch.set_num_threads(1)  # here; `run` has its own
+        self._threads = threads_of(config, learner)
         learner_config = config.learners[learner]
         self._heartbeat = self.beat("replica" if rank else "learner", self._facts)
         device = choose_device(config.device)
@@ -138,6 +139,9 @@ class LearnerHost(Process):
         return max((int(one["version"]) for one in known if one is not None), default=-1)
 
     def run(self) -> None:
+        # In the thread that learns, and no other: with a team of threads for each of two, OpenMP
+        # sees more than the machine has cores, and lets them sleep between any two products.
+        torch.set_num_threads(self._threads)
         try:
             if self._place.replicas > 1:
                 self._meet()

@@ -1,9 +1,10 @@
 """Compiled steps for a learner: from the cache at once, else by a process beside it.
 
 What was compiled is kept under a name that says all it depends on: the sources, the settings, the
-shapes, torch and the processor. A learner starts with its steps as they are written and takes the
-compiled ones when they are there. Where that cannot be (no C++ compiler, a step that cannot be
-recorded) it goes on as it is, and says so once.
+shapes, torch and the processor; and once more by what was recorded of a step, which most settings
+do not change: then a few seconds are enough. A learner starts with its steps as they are written
+and takes the compiled ones when they are there. Where that cannot be (no C++ compiler, a step that
+cannot be recorded) it goes on as it is, and says so once.
 
 On a GPU steps become CUDA graphs instead, in this process.
 """
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,7 @@ from services.threads import local_threads, threads_of
 logger = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "REPERTORY_CACHE"
-WORTHWHILE_UPDATES = 20_000  # fewer are made before half a minute of compiling has paid
+WORTHWHILE_UPDATES = 5_000  # fewer do not pay for half a minute of compiling, in this run or the next
 LOOK_SECONDS = 1.0
 DEADLINE_SECONDS = 600.0  # for a process that gets what others leave of the cores
 
@@ -144,7 +146,9 @@ class StepCompilation:
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
             "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         }
-        command = [sys.executable, "-m", "learner.compile_steps", str(folder)]
+        known = self._cache / f"known-{_digest(self._here())[:12]}"
+        known.mkdir(mode=0o700, parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "learner.compile_steps", str(folder), str(known)]
         with (folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 tied_to_parent(command),
@@ -154,6 +158,8 @@ class StepCompilation:
                 env=environment,
             )
         self._deadline = time.monotonic() + DEADLINE_SECONDS
+        # Threads that wait for one of them, whose core the compiler has, are slower than one alone.
+        torch.set_num_threads(max(1, self._threads - 1))
 
     def _await(self) -> None:
         assert self._process is not None
@@ -190,15 +196,15 @@ class StepCompilation:
 
     def _finish(self) -> None:
         self.done = True
+        if self._process is not None:
+            torch.set_num_threads(self._threads)
         if self._job is not None:
             self._job.cleanup()
             self._job = None
 
     def _key(self, sample: Sample) -> str:
         facts = {
-            "torch": torch.__version__,
-            "processor": _processor(),
-            "threads": self._threads,
+            **self._here(),
             "algorithm": f"{type(self._algorithm).__module__}.{type(self._algorithm).__qualname__}",
             "config": self._config.model_dump(mode="json"),
             "spec": self._spec.to_json(),
@@ -206,8 +212,11 @@ class StepCompilation:
             "items": len(sample.batch),
             "sources": _sources(type(self._algorithm)),
         }
-        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-        return f"{self._config.algorithm.rpartition(':')[2]}-{digest[:24]}"
+        return f"{self._config.algorithm.rpartition(':')[2]}-{_digest(facts)[:24]}"
+
+    def _here(self) -> dict[str, Any]:
+        """What machine code depends on besides what it was made of."""
+        return {"torch": torch.__version__, "processor": _processor(), "threads": self._threads}
 
 
 def compilation_for(
@@ -227,6 +236,10 @@ def compilation_for(
     return StepCompilation(
         algorithm, own, spec, threads=threads, wait=waits, only_cached=short and not waits
     )
+
+
+def _digest(facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def cache_folder() -> Path:

@@ -120,7 +120,8 @@ def main() -> None:
     narrator, job = Narrator(), read_job()
     names = ("ray", "torch", "numpy", "gymnasium", "mujoco")
     narrator.versions({name: importlib.metadata.version(name) for name in names})
-    torch.set_num_threads(job.threads)
+    if job.threads:
+        torch.set_num_threads(job.threads)
     # A Ray of its own, whatever else runs on this machine.
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     algorithm = config_of(job).build_algo()

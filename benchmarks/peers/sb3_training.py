@@ -119,7 +119,8 @@ def main() -> None:
     narrator, job = Narrator(), read_job()
     names = ("stable-baselines3", "torch", "numpy", "gymnasium", "mujoco")
     narrator.versions({name: importlib.metadata.version(name) for name in names})
-    torch.set_num_threads(job.threads)
+    if job.threads:
+        torch.set_num_threads(job.threads)
     env = environment_of(job)
     model = model_of(job, env)
     callbacks: list[BaseCallback] = [Telling(narrator, job)]

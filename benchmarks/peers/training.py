@@ -30,7 +30,7 @@ class TrainingJob:
     steps: int
     gamma: float = 0.99
     seed: int = 1
-    threads: int = 1  # of torch
+    threads: int = 0  # of torch; 0: as many as the system takes by itself
     # Off-policy
     replay: int = 1_000_000
     learning_starts: int = 1000  # steps of random actions, if continuous; no update before

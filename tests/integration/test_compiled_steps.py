@@ -89,6 +89,19 @@ def test_a_compiled_learner_learns_the_same_and_the_next_one_finds_it(
     assert algorithm.step.compiled
 
 
+def test_settings_that_a_step_does_not_use_compile_nothing_new(tmp_path: Path) -> None:
+    spec, kind = SPECS["discrete"], lookup("algorithm", "dqn")
+    for learning_starts in (10, 20):
+        config = kind.Config(**SMALL, learning_starts=learning_starts)
+        algorithm = kind(config, device=torch.device("cpu"), seed=3)
+        state, sample = algorithm.initial_state(spec), sample_for(spec)
+        algorithm.update(state, sample)
+        compilation(algorithm, spec, tmp_path, wait=True).attend(sample)
+        assert algorithm.step.compiled
+    assert len(list(tmp_path.glob("known-*/*.so"))) == 1
+    assert len(list(tmp_path.glob("dqn-*/step.so"))) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", ["td3", "sac", "ddpg", "sac_discrete", "c51", "qr_dqn"])
 def test_every_algorithm_with_steps_learns_the_same(algo: str, tmp_path: Path) -> None:
@@ -123,7 +136,7 @@ def test_without_a_compiler_it_goes_on_as_it_is(
     assert not algorithm.step.compiled
     (said,) = [record.message for record in caplog.records if "stay uncompiled" in record.message]
     assert "compiler" in said.lower()
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.rglob("*.so"))
 
 
 def test_a_spoilt_file_in_the_cache_is_not_used(
