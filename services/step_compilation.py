@@ -43,7 +43,7 @@ from services.threads import local_threads, threads_of
 logger = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "REPERTORY_CACHE"
-WORTHWHILE_UPDATES = 5_000  # fewer do not pay for half a minute of compiling, in this run or the next
+WORTHWHILE_UPDATES = 5_000  # fewer do not pay for half a minute of compiling
 LOOK_SECONDS = 1.0
 DEADLINE_SECONDS = 600.0  # for a process that gets what others leave of the cores
 
