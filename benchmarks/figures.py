@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -25,6 +26,11 @@ NAMES = {
     "repertory": "ours",
     "repertory_local": "ours, --local",
 }
+
+
+def _narrow(name: str) -> str:
+    """A system's name below a bar."""
+    return textwrap.fill(NAMES[name].replace("Stable-Baselines3", "SB3"), 11)
 
 
 def draw_learner(results: Path, image: Path = IMAGES / "performance-learner.png") -> Path:
@@ -67,7 +73,7 @@ def draw_end_to_end(results: Path, image: Path = IMAGES / "performance-end-to-en
         names = [name for name in ("repertory", "sb3", "sb3_vector", "rllib") if name in rates]
         heights = [median(rates[name]) for name in names]
         bars = panel.bar(
-            [NAMES[name] for name in names], heights, color=[_color(n, 0) for n in names]
+            [_narrow(name) for name in names], heights, color=[_color(n, 0) for n in names]
         )
         panel.bar_label(bars, [f"{height:,.0f}" for height in heights], fontsize=8)
         job = next(one["job"] for one in there if one["case"] == case)
@@ -101,7 +107,7 @@ def draw_threshold(results: Path, image: Path = IMAGES / "performance-threshold.
             panel.plot(
                 [place - 0.25, place + 0.25], [median(seconds)] * 2, color=_color(name, place)
             )
-        panel.set_xticks(range(len(names)), [NAMES[name] for name in names], fontsize=7)
+        panel.set_xticks(range(len(names)), [_narrow(name) for name in names], fontsize=7)
         panel.set_xlim(-0.5, len(names) - 0.5)
         panel.set_ylim(bottom=0)
         panel.set_title(case, fontsize=9)

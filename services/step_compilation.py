@@ -229,13 +229,19 @@ def compilation_for(
     if config.topology.replicas > 1:  # they exchange gradients in the middle of a step
         return None
     waits = config.compile is True
-    short = isinstance(own, OffPolicyConfig) and (
-        config.steps * own.updates_per_step < WORTHWHILE_UPDATES
-    )
+    short = _steps_of_learning(config, own) < WORTHWHILE_UPDATES
     threads = local_threads(config) if local else threads_of(config, name)
     return StepCompilation(
         algorithm, own, spec, threads=threads, wait=waits, only_cached=short and not waits
     )
+
+
+def _steps_of_learning(config: RunConfig, own: LearnerConfig) -> float:
+    """That the whole run is made of, about."""
+    if isinstance(own, OffPolicyConfig):
+        return config.steps * own.updates_per_step
+    epochs, minibatch = (getattr(own, name, 1) for name in ("epochs", "batch_size"))
+    return float(config.steps * epochs / minibatch)
 
 
 def _digest(facts: Mapping[str, Any]) -> str:
