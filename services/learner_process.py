@@ -219,7 +219,7 @@ class LearnerProcess:
         """Whether to publish what was learned. Replicas go by updates alone: clocks differ."""
         if self._loop.updates - self._published_updates < self._publish_every:
             return False
-        steady = self._on_policy or self._config.topology.replicas > 1
+        steady = self._on_policy or data_parallel.replicas() > 1
         return steady or time.monotonic() - self._published_at >= PUBLISH_SECONDS
 
     def _skip(self, broken: Mapping[str, float]) -> None:
