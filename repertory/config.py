@@ -225,8 +225,8 @@ class RunConfig(Settings):
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     # Of torch, for each learner on the CPU; auto: by the size of its products, 1 in a local run.
     threads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    # Learners' steps to machine code (CUDA graphs on a GPU). true waits for it; auto goes on
-    # meanwhile, where the run is long enough, and is false for a --local run.
+    # Learners' steps to machine code (CUDA graphs on a GPU), by a process beside them. true: in a
+    # --local run too, which waits for it. auto: not there, and only where a run is long enough.
     compile: bool | Literal["auto"] = "auto"
     replay: ReplayConfig = Field(default_factory=ReplayConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)

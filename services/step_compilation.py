@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -45,6 +46,7 @@ logger = logging.getLogger(__name__)
 CACHE_VARIABLE = "REPERTORY_CACHE"
 WORTHWHILE_UPDATES = 5_000  # fewer do not pay for half a minute of compiling
 LOOK_SECONDS = 1.0
+KILL_SECONDS = 10.0
 DEADLINE_SECONDS = 600.0  # for a process that gets what others leave of the cores
 
 
@@ -110,10 +112,13 @@ class StepCompilation:
 
     def close(self) -> None:
         """Ends the process, if there is one."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait(DEADLINE_SECONDS)
+        self._end_process()
         self._finish()
+
+    def _end_process(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(KILL_SECONDS)
 
     def _paths(self) -> dict[str, Path]:
         assert self._folder is not None
@@ -156,6 +161,7 @@ class StepCompilation:
                 stdout=log,
                 stderr=log,
                 env=environment,
+                start_new_session=True,  # with the compilers that it starts
             )
         self._deadline = time.monotonic() + DEADLINE_SECONDS
         # Threads that wait for one of them, whose core the compiler has, are slower than one alone.
@@ -190,8 +196,7 @@ class StepCompilation:
 
     def _give_up(self, reason: str) -> None:
         logger.warning("the steps of %s stay uncompiled: %s", self._config.algorithm, reason)
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
+        self._end_process()
         self._finish()
 
     def _finish(self) -> None:
@@ -228,11 +233,12 @@ def compilation_for(
         return None
     if config.topology.replicas > 1:  # they exchange gradients in the middle of a step
         return None
-    waits = config.compile is True
+    asked = config.compile is True
     short = _steps_of_learning(config, own) < WORTHWHILE_UPDATES
     threads = local_threads(config) if local else threads_of(config, name)
+    # A learner that stood still for it would be taken for dead by its supervisor.
     return StepCompilation(
-        algorithm, own, spec, threads=threads, wait=waits, only_cached=short and not waits
+        algorithm, own, spec, threads=threads, wait=asked and local, only_cached=short and not asked
     )
 
 

@@ -50,10 +50,11 @@ def test_a_short_run_starts_no_compiler(
     assert compilation._only_cached == short
 
 
-def test_who_asked_for_it_waits_in_a_short_run_too() -> None:
+def test_who_asked_for_it_gets_it_in_a_short_run_too() -> None:
     compilation = made("dqn", steps=100, compile=True)
     assert compilation is not None
     assert not compilation._only_cached
+    assert not compilation._wait, "a supervisor would take the learner for dead"
 
 
 def test_an_algorithm_without_steps_has_nothing_to_do() -> None:
