@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import RESULTS
+from benchmarks.training_verdicts import ERRORS
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,31 @@ def of_comparisons(name: str, document: Mapping[str, Any]) -> list[Target]:
                 )
             )
     return found
+
+
+def of_trainings(document: Mapping[str, Any]) -> list[Target]:
+    """Of whole systems, beside their steps per second."""
+    times = [
+        Target(
+            "end_to_end",
+            f"{one['case']}, time to threshold, {one['system']} / sb3",
+            "never" if one["ratio"] is None else f"{one['ratio']:.2f} x",
+            f"<= {one['target']:.2f}",
+            one["ok"],
+        )
+        for one in document["times"]
+    ]
+    returns = [
+        Target(
+            "end_to_end",
+            f"{one['case']}, return at equal steps, {one['system']} - sb3",
+            f"{one['difference']:+.0f}",
+            f">= {-ERRORS * one['error']:.0f}, {ERRORS:g} errors",
+            one["ok"],
+        )
+        for one in document["returns"]
+    ]
+    return times + returns
 
 
 def of_growth(name: str, rows: list[Mapping[str, Any]]) -> list[Target]:
@@ -88,6 +114,8 @@ def targets_in(folder: Path) -> list[Target]:
             continue
         document = json.loads(path.read_text())
         found += of_comparisons(name, document)
+        if name == "end_to_end":
+            found += of_trainings(document)
         if name == "replay":
             found += of_growth(name, document["growth"])
         elif name == "scaling":

@@ -9,6 +9,7 @@ results as soon as it is done: `--resume` goes on. What is fair about it: benchm
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import sys
 from collections.abc import Iterator
@@ -25,8 +26,9 @@ from benchmarks.course import Course
 from benchmarks.measure import BUSY_LOAD, RESULTS, machine_facts, write_results
 from benchmarks.peers.training import TrainingJob
 from benchmarks.training_cases import CASES, JOBS, LAYOUTS, CaseName, Part, System, systems_of
-from benchmarks.training_records import OURS, Record, Records, Verdict, compare, measured, spread
+from benchmarks.training_records import OURS, Record, Records, measured, spread
 from benchmarks.training_run import Trained, TrainingFailed, peer_python, train
+from benchmarks.training_verdicts import Verdict, compare, return_verdicts, time_verdicts
 
 SETTLE_SECONDS = 3.0  # after the first update
 START_SECONDS = 600.0  # to the first update, and until its steps are compiled, at most
@@ -167,6 +169,16 @@ def write(records: Records, options: Options) -> None:
             }
             for one in verdicts
         ],
+        "times": [
+            {"case": one.case, "system": one.system, "ratio": _finite(one.ratio),
+             "target": one.target, "ok": one.ok}
+            for case in CASES for one in time_verdicts(records, case)
+        ],
+        "returns": [
+            {"case": one.case, "system": one.system, "difference": one.difference,
+             "error": one.error, "ok": one.ok}
+            for case in CASES for one in return_verdicts(records, case)
+        ],
         "missed": missed(records),
         "records": records.to_json(),
     }  # fmt: skip
@@ -181,11 +193,29 @@ def verdicts_of(records: Records) -> list[Verdict]:
 
 def missed(records: Records) -> list[str]:
     """Comparisons below their target, and those that had to be refused."""
-    return [
+    slower = [
         one.refusal or f"{one.comparison.work}: {one.comparison.ratio:.2f} x"  # type: ignore[union-attr]
         for one in verdicts_of(records)
         if not one.ok
     ]
+    later = [
+        f"{case}, time to threshold, {one.system} / sb3: {one.ratio:.2f}"
+        for case in CASES
+        for one in time_verdicts(records, case)
+        if not one.ok
+    ]
+    worse = [
+        f"{case}, return, {one.system} - sb3: {one.difference:.0f}"
+        for case in CASES
+        for one in return_verdicts(records, case)
+        if not one.ok
+    ]
+    return slower + later + worse
+
+
+def _finite(value: float) -> float | None:
+    """JSON knows no other numbers."""
+    return value if math.isfinite(value) else None
 
 
 def _in_short(record: Record) -> str:
@@ -240,9 +270,13 @@ def throughput_table(records: Records) -> Table:
 
 def threshold_table(records: Records) -> Table:
     table = Table(title="seconds from the start of the command to the threshold, by seed")
-    for name in ("case", "system", "seconds by seed", "median", "steps by seed"):
+    for name in ("case", "system", "seconds by seed", "median", "steps by seed", "ours / theirs"):
         table.add_column(name)
     for case in CASES:
+        ratios = {
+            one.system: f"{one.ratio:.2f}, target <= {one.target:.2f}: {'yes' if one.ok else 'no'}"
+            for one in time_verdicts(records, case)
+        }
         for system in records.systems("time_to_threshold", case):
             there = records.of("time_to_threshold", case, system)
             seconds = [one.threshold_seconds for one in there]
@@ -254,15 +288,20 @@ def threshold_table(records: Records) -> Table:
                 ", ".join("not reached" if one is None else f"{one:.1f}" for one in seconds),
                 f"{median(reached):.1f}" if len(reached) == len(there) else "-",
                 ", ".join(str(one.threshold_steps) for one in there),
+                ratios.get(system, ""),
             )
     return table
 
 
 def returns_table(records: Records) -> Table:
     table = Table(title="return at equal steps, over seeds")
-    for name in ("case", "system", "steps", "return", "by seed"):
+    for name in ("case", "system", "steps", "return", "by seed", "ours - theirs"):
         table.add_column(name)
     for case in CASES:
+        differences = {
+            one.system: f"{one.difference:+.0f} ± {one.error:.0f}"
+            for one in return_verdicts(records, case)
+        }
         for system in records.systems("returns", case):
             there = [
                 one for one in records.of("returns", case, system) if one.final_return is not None
@@ -275,6 +314,7 @@ def returns_table(records: Records) -> Table:
                     str(there[0].final_steps),
                     spread(returns),
                     ", ".join(f"{value:.0f}" for value in returns),
+                    differences.get(system, ""),
                 )
     return table
 

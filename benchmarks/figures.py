@@ -115,6 +115,36 @@ def draw_threshold(results: Path, image: Path = IMAGES / "performance-threshold.
     return _save(figure, image)
 
 
+def draw_replay(results: Path, image: Path = IMAGES / "performance-replay.png") -> Path:
+    return _draw_ratios(results, "items/s, times dm-reverb", image)
+
+
+def draw_rollout(results: Path, image: Path = IMAGES / "performance-rollout.png") -> Path:
+    return _draw_ratios(results, "steps/s, of the bare environment's", image)
+
+
+def _draw_ratios(results: Path, label: str, image: Path) -> Path:
+    """A bar for each comparison, with what its rounds span and a mark at its target."""
+    found = json.loads(results.read_text())["comparisons"][::-1]  # the first on top
+    figure, (panel,) = _panels(1, width=7.5, height=0.6 + 0.26 * len(found))
+    places = range(len(found))
+    ratios = [one["ratio"] for one in found]
+    spans = [
+        [one["ratio"] - one["interval"][0] for one in found],
+        [one["interval"][1] - one["ratio"] for one in found],
+    ]
+    panel.barh(places, ratios, color=COLORS[0], alpha=0.8)
+    panel.errorbar(ratios, places, xerr=spans, fmt="none", ecolor="black", elinewidth=0.8)
+    for place, one in zip(places, found, strict=True):
+        if one["target"] is not None:
+            panel.plot([one["target"]] * 2, [place - 0.4, place + 0.4], color="black", linewidth=2)
+    panel.set_yticks(places, [one["work"] for one in found], fontsize=7)
+    panel.set_xlabel(f"{label}; thick: target", fontsize=8)
+    panel.grid(visible=False, axis="y")
+    panel.grid(alpha=0.3, axis="x")
+    return _save(figure, image)
+
+
 def draw_weights(results: Path, image: Path = IMAGES / "performance-weights.png") -> Path:
     found = json.loads(results.read_text())["results"]
     figure, (panel,) = _panels(1, width=5.5)
@@ -200,6 +230,8 @@ _SCALING = {
     "items": _draw_items,
 }
 DRAWN = {
+    "replay.json": (draw_replay,),
+    "rollout.json": (draw_rollout,),
     "learner.json": (draw_learner,),
     "end_to_end.json": (draw_end_to_end, draw_threshold),
     "weights.json": (draw_weights,),
@@ -222,7 +254,7 @@ def _color(side: str, place: int) -> str:
     return fixed.get(side, COLORS[place % len(COLORS)])
 
 
-def _panels(count: int, *, width: float) -> tuple[Any, list[Any]]:
+def _panels(count: int, *, width: float, height: float = 3.2) -> tuple[Any, list[Any]]:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -230,7 +262,7 @@ def _panels(count: int, *, width: float) -> tuple[Any, list[Any]]:
 
     # White, whatever the page around it is.
     figure, panels = plt.subplots(
-        1, count, figsize=(width, 3.2), layout="constrained", squeeze=False, facecolor="white"
+        1, count, figsize=(width, height), layout="constrained", squeeze=False, facecolor="white"
     )
     for panel in panels.flat:
         panel.grid(alpha=0.3, axis="y")

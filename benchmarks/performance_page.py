@@ -21,7 +21,8 @@ from benchmarks.peers.updates import UpdateJob
 from benchmarks.scaling import rows_of
 from benchmarks.study import Place
 from benchmarks.training_cases import CASES, System
-from benchmarks.training_records import OURS, Records, compare, measured, spread
+from benchmarks.training_records import OURS, Records, measured, spread
+from benchmarks.training_verdicts import compare, return_verdicts, time_verdicts
 from repertory.checkpoints import write_atomically
 
 PAGE = ROOT / "docs" / "performance.md"
@@ -66,6 +67,11 @@ def end_to_end_tables(document: Document) -> str:
     throughput, reached, returns = [], [], []
     systems: tuple[System, ...] = ("repertory", "repertory_local", "sb3", "sb3_vector", "rllib")
     for case in CASES:
+        sooner = {one.system: f"{one.ratio:.2f}" for one in time_verdicts(records, case)}
+        better = {
+            one.system: f"{one.difference:+.0f} ± {one.error:.0f}"
+            for one in return_verdicts(records, case)
+        }
         for system in systems:
             there = measured(records.of("throughput", case, system))
             if there:
@@ -89,12 +95,15 @@ def end_to_end_tables(document: Document) -> str:
                 seconds = [one.threshold_seconds for one in judged]
                 job = TrainingJob.from_json(judged[0].job)
                 known = [one for one in seconds if one is not None]
+                steps = [one.threshold_steps for one in judged]
                 reached.append(
                     [
                         f"{training_title(job)}, to {job.threshold:g}",
                         NAMES[system],
                         f"{median(known):.1f}" if len(known) == len(seconds) else "-",
                         ", ".join("never" if one is None else f"{one:.1f}" for one in seconds),
+                        ", ".join("-" if n is None else f"{n:,}" for n in steps),
+                        sooner.get(system, ""),
                     ]
                 )
             ended = [
@@ -112,6 +121,7 @@ def end_to_end_tables(document: Document) -> str:
                         f"{job.steps:,}",
                         spread(ended),
                         ", ".join(f"{value:.0f}" for value in ended),
+                        better.get(system, ""),
                     ]
                 )
     parts = [made_of(document, "make bench-end-to-end")]
@@ -120,12 +130,12 @@ def end_to_end_tables(document: Document) -> str:
                 "first update, s", "ours / theirs, steps/s"]  # fmt: skip
         parts.append(table(head, throughput))
     if reached:
-        head = ["time to a threshold", "system", "median, s", "by seed, s"]
+        head = ["time to a threshold", "system", "median, s", "by seed, s", "steps by seed",
+                "ours / theirs"]  # fmt: skip
         parts.append(table(head, reached))
     if returns:
-        parts.append(
-            table(["return at equal steps", "system", "steps", "mean", "by seed"], returns)
-        )
+        head = ["return at equal steps", "system", "steps", "mean", "by seed", "ours - theirs"]
+        parts.append(table(head, returns))
     return "\n\n".join(parts)
 
 
@@ -156,6 +166,17 @@ def scaling_table(document: Document) -> str:
 
 
 def replay_table(document: Document) -> str:
+    rows = comparison_table(document, "items/s", "ours", "dm-reverb")
+    return f"{made_of(document, 'make bench-replay')}\n\n{rows}"
+
+
+def rollout_table(document: Document) -> str:
+    rows = comparison_table(document, "environment steps/s of one core", "with a policy", "bare")
+    versions = _versions({"": document["versions"]})
+    return f"{made_of(document, 'make bench-rollout')} {versions}\n\n{rows}"
+
+
+def comparison_table(document: Document, what: str, ours: str, peer: str) -> str:
     rows = [
         [
             one["work"],
@@ -166,8 +187,7 @@ def replay_table(document: Document) -> str:
         ]
         for one in document["comparisons"]
     ]
-    head = ["items/s", "ours", "dm-reverb", "ratio", "target"]
-    return f"{made_of(document, 'make bench-replay')}\n\n{table(head, rows)}"
+    return table([what, ours, peer, "ratio", "target"], rows)
 
 
 TABLES: Mapping[str, Callable[[Document], str]] = {
@@ -176,6 +196,7 @@ TABLES: Mapping[str, Callable[[Document], str]] = {
     "weights": weights_table,
     "scaling": scaling_table,
     "replay": replay_table,
+    "rollout": rollout_table,
 }
 
 

@@ -1,6 +1,4 @@
-"""What is kept of trainings, and what is said of them: which are still to be made, how two systems
-compare, and when they may not be compared. Pure but for one file.
-"""
+"""What is kept of trainings, and which are still to be made. Pure but for one file."""
 
 from __future__ import annotations
 
@@ -8,18 +6,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import mean, stdev
 from typing import Any
 
-from benchmarks.course import comparable
-from benchmarks.measure import Comparison
 from benchmarks.training_cases import CaseName, Part, System
 
 Key = tuple[str, str, str, int]
-OURS = ("repertory", "repertory_local")
-# Times the peer's steps per second; with as many copies as ours, PPO's alone.
-TARGETS: Mapping[str, float] = {"sb3": 2.0, "rllib": 5.0}
-VECTOR_TARGETS: Mapping[str, float] = {"ppo": 2.0}
+OURS: tuple[System, ...] = ("repertory", "repertory_local")
 
 
 @dataclass(frozen=True)
@@ -95,49 +88,8 @@ class Records:
         return [asdict(self._records[key]) for key in sorted(self._records)]
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Our steps per second over a peer's, or why there is no such ratio."""
-
-    case: CaseName
-    peer: System
-    comparison: Comparison | None
-    refusal: str | None = None
-
-    @property
-    def ok(self) -> bool:
-        return self.comparison is not None and self.comparison.ok
-
-
 def measured(records: Sequence[Record]) -> list[Record]:
     return [one for one in records if one.steps_per_second is not None]
-
-
-def compare(records: Records, case: CaseName, peer: System) -> Verdict | None:
-    """None where one of the two has not been measured."""
-    ours = {one.round: one for one in measured(records.of("throughput", case, "repertory"))}
-    theirs = {one.round: one for one in measured(records.of("throughput", case, peer))}
-    rounds = sorted(ours.keys() & theirs.keys())
-    if not rounds:
-        return None
-    ratios = [
-        median(side[number].updates_per_step or 0.0 for number in rounds) for side in (ours, theirs)
-    ]
-    if not comparable(ratios[:1], ratios[1]):
-        refusal = (
-            f"not compared: {ratios[0]:.3f} updates per step here and {ratios[1]:.3f} there are "
-            "more than 5 % apart"
-        )
-        return Verdict(case, peer, None, refusal)
-    # However Stable-Baselines3 is laid out: else its slowest layout would decide.
-    target = VECTOR_TARGETS.get(case) if peer == "sb3_vector" else TARGETS[peer]
-    comparison = Comparison(
-        f"{case}, end to end / {peer}",
-        [ours[number].steps_per_second or 0.0 for number in rounds],
-        [theirs[number].steps_per_second or 0.0 for number in rounds],
-        target,
-    )
-    return Verdict(case, peer, comparison)
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:

@@ -14,19 +14,15 @@ SAMPLE_TIMEOUT_SECONDS = 60.0
 
 
 class MetricAverages:
-    """Means since last read. Tensors of a device are added there: nothing waits for it.
-
-    Those in our memory become numbers at once, which costs a tenth of adding them.
-    """
+    """Means since last read. Tensors of a device are added there: nothing waits for it."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Any] = {}
         self._counts: dict[str, int] = {}
 
-    def add(self, metrics: Mapping[str, SupportsFloat]) -> None:
+    def add(self, metrics: Mapping[str, Any]) -> None:
         for name, value in metrics.items():
-            number = float(value) if getattr(value, "is_cpu", True) else value
-            self._sums[name] = self._sums.get(name, 0.0) + number
+            self._sums[name] = self._sums.get(name, 0.0) + value
             self._counts[name] = self._counts.get(name, 0) + 1
 
     def read(self) -> dict[str, float]:
@@ -79,14 +75,20 @@ class LearnerLoop:
             self._after_update(sample)
         if self._send_priorities and result.priorities is not None:
             self._send(sample.keys, np.asarray(result.priorities.cpu()))
-        self.averages.add(result.metrics)
+        metrics = {name: _number(value) for name, value in result.metrics.items()}
+        self.averages.add(metrics)
         if self._own_policy is not None:
             own = float((sample.batch.policy_id == self._own_policy).mean())
             self.averages.add({"own_experience": own})
-        return result.metrics
+        return metrics
 
     def _send(self, keys: Array, priorities: Array) -> None:
         """A priority that is not finite would spoil every draw after it: the item keeps its own."""
         finite = np.isfinite(priorities)
         if finite.any():
             self._replay.update_priorities(keys[finite], priorities[finite])
+
+
+def _number(value: SupportsFloat) -> Any:
+    """At once where it is in our memory, which costs a tenth of adding tensors."""
+    return float(value) if getattr(value, "is_cpu", True) else value

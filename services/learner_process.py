@@ -96,7 +96,7 @@ class LearnerProcess:
         self._waiting_seconds = 0.0
         self._patience = patience or Patience(STARVED_SECONDS, time.monotonic())
         self._renew = False  # at the next turn
-        self._staleness: float | None = None  # of the last batch, in versions
+        self._learned: tuple[Sample, int] | None = None  # the last batch, and with which version
         self.stopping = threading.Event()
         self.paused = threading.Event()
 
@@ -204,7 +204,7 @@ class LearnerProcess:
         assert self._sample is not None
         sample, self._sample = self._sample, None
         self._patience.fed(time.monotonic())
-        self._staleness = self._staleness_of(sample)
+        self._learned = sample, self._version
         metrics = self._loop.learn(sample)
         broken = {name: float(value) for name, value in metrics.items() if not math.isfinite(value)}
         if agree(Turn(broken=bool(broken))).broken:
@@ -262,10 +262,16 @@ class LearnerProcess:
         self._published_updates = self._loop.updates
         self._published_at = time.monotonic()
 
-    def _staleness_of(self, sample: Sample) -> float | None:
-        """Versions from those that acted to this one; others' policies count their own."""
+    def _staleness(self) -> float | None:
+        """Versions from those that acted in the last batch to the one that learned from it.
+
+        Other policies count their own.
+        """
+        if self._learned is None:
+            return None
+        sample, version = self._learned
         versions = sample.batch.policy_version[sample.batch.policy_id == self._policy_id]
-        return max(0.0, self._version - float(versions.mean())) if versions.size else None
+        return max(0.0, version - float(versions.mean())) if versions.size else None
 
     def _report(self) -> None:
         now = time.monotonic()
@@ -282,8 +288,9 @@ class LearnerProcess:
             "waiting_share": min(1.0, waiting / seconds) if seconds > 0 else 0.0,
             "updates_per_second": max(0, updates) / seconds if seconds > 0 else 0.0,
         }
-        if self._staleness is not None:
-            metrics["staleness_versions"] = self._staleness
+        staleness = self._staleness()
+        if staleness is not None:
+            metrics["staleness_versions"] = staleness
         if self._segments is not None:
             metrics["dropped_segments"] = self._segments.dropped
         if self._leads:

@@ -14,7 +14,7 @@ from benchmarks.bench_summary import targets_in
 from benchmarks.learner import CASES, SB3, TWICE, CaseResult, Variant
 from benchmarks.measure import all_in_turns
 from benchmarks.peers.updates import UpdateCount, UpdateJob, measure, transitions
-from benchmarks.performance_page import filled, place_of
+from benchmarks.performance_page import TABLES, filled, place_of
 from benchmarks.scaling import rows_of
 from benchmarks.weights import Loaded, staleness
 
@@ -145,7 +145,7 @@ def test_rows_of_scaling_say_what_is_missed() -> None:
 
 def test_the_page_has_a_place_for_every_table_and_prose_stays() -> None:
     page = (ROOT / "docs" / "performance.md").read_text()
-    for name in ("learner", "end_to_end", "replay", "weights", "scaling"):
+    for name in TABLES:
         assert place_of(name).begin in page
     text = f"before\n{place_of('scaling').begin}\nold\n<!-- end of results -->\nafter\n"
     written = filled(text, {"scaling": SCALING})
@@ -164,12 +164,23 @@ def test_the_summary_lists_what_is_met_missed_and_refused(tmp_path: Path) -> Non
         {"work": "b", "ratio": 2.5, "target": None, "ok": True},
         {"case": "td3", "peer": "sb3", "refusal": "not compared"},
     ]
-    (tmp_path / "end_to_end.json").write_text(json.dumps({"comparisons": comparisons}))
+    times = [
+        {"case": "td3", "system": "repertory", "ratio": 0.6, "target": 0.667, "ok": True},
+        {"case": "sac", "system": "repertory", "ratio": None, "target": 0.667, "ok": False},
+    ]
+    returns = [
+        {"case": "dqn", "system": "repertory", "difference": -9.0, "error": 2.0, "ok": False}
+    ]
+    document = {"comparisons": comparisons, "times": times, "returns": returns}
+    (tmp_path / "end_to_end.json").write_text(json.dumps(document))
     (tmp_path / "learner-quick.json").write_text("{}")
     found = {(one.benchmark, one.work): one.ok for one in targets_in(tmp_path)}
     assert found == {
         ("end_to_end", "a"): True,
         ("end_to_end", "td3 / sb3"): False,
+        ("end_to_end", "td3, time to threshold, repertory / sb3"): True,
+        ("end_to_end", "sac, time to threshold, repertory / sb3"): False,
+        ("end_to_end", "dqn, return at equal steps, repertory - sb3"): False,
         ("scaling", "items, uniform"): True,
         ("scaling", "2 actors"): False,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from benchmarks.peers.training import (
     parse_line,
 )
 from benchmarks.training_cases import CASES, JOBS, LAYOUTS, our_settings
-from benchmarks.training_records import Record, Records, compare, spread
+from benchmarks.training_records import Record, Records, spread
+from benchmarks.training_verdicts import compare, return_verdicts, time_verdicts
 from repertory.config import OnPolicyConfig, resolve
 
 JOB = TrainingJob("td3", "HalfCheetah-v5", (256, 256), batch=256, lr=1e-3, steps=100)
@@ -136,6 +138,50 @@ def test_the_target_holds_against_the_peer_with_as_many_copies_too() -> None:
     assert alone is not None
     assert vector is not None
     assert (alone.ok, vector.ok) == (True, False)
+
+
+def seeds_of(part: str, system: str, values: list[float | None], case: str = "td3") -> list[Record]:
+    measured = "threshold_seconds" if part == "time_to_threshold" else "final_return"
+    return [
+        replace(Record(part, case, system, seed, asdict(JOB)), **{measured: value})  # type: ignore[arg-type]
+        for seed, value in enumerate(values, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("case", "ours", "ratio", "ok"),
+    [
+        ("td3", [60.0, 70.0, 50.0], 0.6, True),
+        ("td3", [60.0, 70.0, 90.0], 0.7, False),  # more than two thirds
+        ("ppo", [60.0, 70.0, 90.0], 0.7, True),  # not slower is enough there
+        ("td3", [60.0, 50.0, None], 0.6, True),  # one seed that never arrives is the slowest
+        ("td3", [60.0, None, None], math.inf, False),
+    ],
+)
+def test_times_to_a_threshold_are_medians_over_seeds(
+    case: str, ours: list[float | None], ratio: float, ok: bool
+) -> None:
+    peers = seeds_of("time_to_threshold", "sb3", [100.0, 90.0, 110.0, 1.0], case)
+    records = Records([*seeds_of("time_to_threshold", "repertory", ours, case), *peers])
+    (verdict,) = time_verdicts(records, case)  # type: ignore[arg-type]
+    assert (verdict.ratio, verdict.ok) == (pytest.approx(ratio), ok)
+
+
+@pytest.mark.parametrize(
+    ("ours", "peer", "ok"),
+    [
+        ([10.0, 20.0, 30.0], [10.0, 20.0, 36.0], True),  # less, but within what seeds differ by
+        ([10.0, 11.0, 12.0], [20.0, 21.0, 22.0], False),
+        ([30.0, 31.0, 32.0], [20.0, 21.0, 22.0], True),
+        ([19.0], [20.0], False),  # nothing is known of chance
+    ],
+)
+def test_a_loss_in_return_is_one_beyond_chance(
+    ours: list[float | None], peer: list[float | None], ok: bool
+) -> None:
+    records = [*seeds_of("returns", "repertory", ours), *seeds_of("returns", "sb3", peer)]
+    (verdict,) = return_verdicts(Records(records), "td3")
+    assert verdict.ok is ok
 
 
 def test_what_is_there_with_the_same_settings_is_not_made_again(tmp_path: Path) -> None:
