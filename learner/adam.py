@@ -10,7 +10,7 @@ with what makes the gradients (`learner.ahead_of_time`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ class Adam:
     def __init__(self, lr: float, parameters: Iterable[nn.Parameter]) -> None:
         self.lr = lr
         self.fused = True
+        self.join: Callable[[Tensor], Tensor] | None = None  # of a step's parts, where it has some
         self.parameters = list(parameters)
         self.means = [torch.zeros_like(parameter) for parameter in self.parameters]  # m
         self.squares = [torch.zeros_like(parameter) for parameter in self.parameters]  # v

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from learner.ahead_of_time import SUFFIX, compile_step
+from learner.ahead_of_time import compile_step
 from learner.steps import steps_of
 from repertory.parts import lookup
 from repertory.protocols import Algorithm
@@ -64,8 +65,7 @@ class Job:
 
 
 def compile_job(job: Job, folder: Path, known: Path) -> None:
-    """One file for each step of the algorithm."""
-    torch.set_num_threads(job.threads)
+    """One folder for each step of the algorithm."""
     algorithm = job.algorithm()
     state = algorithm.initial_state(EnvSpec.from_json(job.spec))
     steps, called = steps_of(algorithm), dict[str, tuple[Any, ...]]()
@@ -76,8 +76,7 @@ def compile_job(job: Job, folder: Path, known: Path) -> None:
         if len(called) == len(steps):
             break
     for name, arguments in called.items():
-        library = compile_step(steps[name], arguments, known)
-        (folder / f"{name}{SUFFIX}").write_bytes(library.read_bytes())
+        shutil.copytree(compile_step(steps[name], arguments, known, job.threads), folder / name)
 
 
 def _noting(

@@ -34,6 +34,8 @@ def gradient_step(optimizer: Adam, loss: Tensor, max_grad_norm: float | None = N
     norm before clipping.
     """
     gradients = averaged(torch.autograd.grad(loss, optimizer.parameters))
+    if optimizer.join is not None:  # while a step is recorded that threads share (`row_split`)
+        gradients = [optimizer.join(gradient) for gradient in gradients]
     norm = vector_norm(torch.stack([vector_norm(gradient) for gradient in gradients]))
     if max_grad_norm is not None:
         torch._foreach_mul_(list(gradients), (max_grad_norm / (norm + 1e-6)).clamp(max=1))

@@ -30,7 +30,7 @@ import torch
 
 import learner
 import repertory
-from learner.ahead_of_time import SUFFIX, load_step
+from learner.ahead_of_time import FORM, keep, load_steps
 from learner.captured import capture_step
 from learner.compile_steps import Job
 from learner.steps import steps_of
@@ -122,20 +122,22 @@ class StepCompilation:
 
     def _paths(self) -> dict[str, Path]:
         assert self._folder is not None
-        return {name: self._folder / f"{name}{SUFFIX}" for name in self._steps}
+        return {name: self._folder / name for name in self._steps}
 
     def _take(self) -> bool:
         """What is in the cache, if all of it is."""
-        paths = self._paths()
-        if not all(path.exists() for path in paths.values()):
+        assert self._folder is not None
+        if not all(path.exists() for path in self._paths().values()):
             return False
         try:
-            for name, path in paths.items():
-                load_step(self._steps[name], path)
+            shared = load_steps(self._steps, self._folder)
         except Exception as error:
             self._give_up(f"{self._folder} cannot be loaded: {' '.join(str(error).split())[:300]}")
             return True
         logger.info("the steps of %s are compiled now", self._config.algorithm)
+        if shared:
+            self._threads = 1  # in each of those that share the rows
+            torch.set_num_threads(1)
         self._finish()
         return True
 
@@ -189,9 +191,7 @@ class StepCompilation:
             return
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in self._paths().values():
-            arriving = path.with_suffix(f".{os.getpid()}")
-            arriving.write_bytes((job / path.name).read_bytes())
-            os.replace(arriving, path)
+            keep(job / path.name, path)
         self._take()
 
     def _give_up(self, reason: str) -> None:
@@ -221,7 +221,12 @@ class StepCompilation:
 
     def _here(self) -> dict[str, Any]:
         """What machine code depends on besides what it was made of."""
-        return {"torch": torch.__version__, "processor": _processor(), "threads": self._threads}
+        return {
+            "form": FORM,
+            "torch": torch.__version__,
+            "processor": _processor(),
+            "threads": self._threads,
+        }
 
 
 def compilation_for(

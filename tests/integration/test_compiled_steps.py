@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from learner.compiled_library import CompiledLibrary
+from learner.split_step import SplitStep
 from learner.steps import steps_of
 from repertory.config import EnvConfig
 from repertory.envs import probe
@@ -52,13 +55,15 @@ def made(algo: str, spec: EnvSpec) -> tuple[Any, Any]:
 
 
 def compilation(algorithm: Any, spec: EnvSpec, cache: Path, **more: Any) -> StepCompilation:
-    return StepCompilation(algorithm, algorithm.config, spec, threads=1, cache=cache, **more)
+    settings = {"threads": 1, "cache": cache, **more}
+    return StepCompilation(algorithm, algorithm.config, spec, **settings)
 
 
-def check_learns_the_same(algo: str, spec: EnvSpec, cache: Path) -> None:
+def check_learns_the_same(algo: str, spec: EnvSpec, cache: Path, threads: int = 1) -> Any:
+    """Returns the algorithm with its compiled steps."""
     plain, plain_state = made(algo, spec)
     algorithm, state = made(algo, spec)
-    compiling = compilation(algorithm, spec, cache, wait=True)
+    compiling = compilation(algorithm, spec, cache, wait=True, threads=threads)
     for seed in range(12):
         sample = sample_for(spec, seed)
         wanted = plain.update(plain_state, sample)
@@ -72,6 +77,14 @@ def check_learns_the_same(algo: str, spec: EnvSpec, cache: Path) -> None:
     assert all(step.compiled for step in steps_of(algorithm).values())
     for name, value in plain_state.policy.state_dict().items():
         torch.testing.assert_close(state.policy.state_dict()[name], value, rtol=1e-3, atol=1e-5)
+    return algorithm
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 def test_a_compiled_learner_learns_the_same_and_the_next_one_finds_it(
@@ -98,14 +111,31 @@ def test_settings_that_a_step_does_not_use_compile_nothing_new(tmp_path: Path) -
         algorithm.update(state, sample)
         compilation(algorithm, spec, tmp_path, wait=True).attend(sample)
         assert algorithm.step.compiled
-    assert len(list(tmp_path.glob("known-*/*.so"))) == 1
-    assert len(list(tmp_path.glob("dqn-*/step.so"))) == 2
+    assert len(list(tmp_path.glob("known-*/*/step.so"))) == 1
+    assert len(list(tmp_path.glob("dqn-*/step/step.so"))) == 2
+
+
+def test_threads_that_share_the_rows_learn_the_same(tmp_path: Path) -> None:
+    algorithm = check_learns_the_same("dqn", SPECS["discrete"], tmp_path, threads=2)
+    assert isinstance(algorithm.step._run, SplitStep)
+    assert torch.get_num_threads() == 1, "of each of the two"
+
+
+def test_rows_that_cannot_be_shared_are_compiled_with_threads_inside(tmp_path: Path) -> None:
+    algorithm = check_learns_the_same("dqn", SPECS["discrete"], tmp_path, threads=3)
+    assert isinstance(algorithm.step._run, CompiledLibrary)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("algo", ["td3", "sac", "ddpg", "sac_discrete", "c51", "qr_dqn"])
-def test_every_algorithm_with_steps_learns_the_same(algo: str, tmp_path: Path) -> None:
-    check_learns_the_same(algo, SPECS["continuous" if algo in CONTINUOUS else "discrete"], tmp_path)
+def test_every_algorithm_with_steps_learns_the_same(
+    algo: str, threads: int, tmp_path: Path
+) -> None:
+    spec = SPECS["continuous" if algo in CONTINUOUS else "discrete"]
+    algorithm = check_learns_the_same(algo, spec, tmp_path, threads)
+    kind = SplitStep if threads > 1 else CompiledLibrary
+    assert all(isinstance(step._run, kind) for step in steps_of(algorithm).values())
 
 
 def test_other_settings_and_other_shapes_are_other_files(tmp_path: Path) -> None:
@@ -146,8 +176,8 @@ def test_a_spoilt_file_in_the_cache_is_not_used(
     sample = sample_for(SPECS["discrete"])
     compiling = compilation(algorithm, SPECS["discrete"], tmp_path)
     folder = tmp_path / compiling._key(sample)
-    folder.mkdir()
-    (folder / "step.so").write_bytes(b"garbage")
+    (folder / "step").mkdir(parents=True)
+    (folder / "step" / "step.so").write_bytes(b"garbage")
     algorithm.update(state, sample)
     compiling.attend(sample)
     assert compiling.done
