@@ -121,6 +121,7 @@ def test_threads_that_share_the_rows_learn_the_same(tmp_path: Path) -> None:
     assert torch.get_num_threads() == 1, "of each of the two"
 
 
+@pytest.mark.slow
 def test_rows_that_cannot_be_shared_are_compiled_with_threads_inside(tmp_path: Path) -> None:
     algorithm = check_learns_the_same("dqn", SPECS["discrete"], tmp_path, threads=3)
     assert isinstance(algorithm.step._run, CompiledLibrary)
