@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.measure import RESULTS, ROOT
+from benchmarks.training_cases import OURS
 from services.plotting import COLORS
 
 IMAGES = ROOT / "docs" / "images"
@@ -24,6 +25,7 @@ NAMES = {
     "rllib": "RLlib",
     "plain": "plain torch",
     "repertory": "ours",
+    "repertory_first": "ours, first run",
     "repertory_local": "ours, --local",
 }
 
@@ -94,7 +96,7 @@ def draw_threshold(results: Path, image: Path = IMAGES / "performance-threshold.
     for panel, case in zip(panels, cases, strict=False):
         names = [
             name
-            for name in ("repertory", "repertory_local", "sb3")
+            for name in (*OURS, "sb3")
             if any(one["system"] == name and one["case"] == case for one in there)
         ]
         for place, name in enumerate(names):

@@ -78,11 +78,14 @@ class Options:
     check: bool = False
     """Exit with 1 if a target is missed."""
     out: Path | None = None
-    """Where the JSON goes; by default benchmarks/results/learner.json (quick: -quick.json)."""
+    """Where the JSON goes; by default benchmarks/results/learner.json (quick: -quick.json; with
+    threads: learner_threads.json)."""
 
     @property
     def results_file(self) -> Path:
-        return self.out or RESULTS / ("learner-quick.json" if self.quick else "learner.json")
+        if self.quick:
+            return self.out or RESULTS / "learner-quick.json"
+        return self.out or RESULTS / f"learner{'_threads' if self.threads > 1 else ''}.json"
 
 
 @dataclass

@@ -68,7 +68,13 @@ def thread_settings(threads: int) -> dict[str, str]:
 class MeasuredRun(Closing):
     """Started when made; `close` stops it as a person would, and kills what does not end."""
 
-    def __init__(self, arguments: Sequence[str], *, threads: int = 1) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        threads: int = 1,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="repertory-bench-"))
         self.run_dir = self._folder / "run"
         self._mark = uuid.uuid4().hex
@@ -78,7 +84,7 @@ class MeasuredRun(Closing):
         self._process = subprocess.Popen(
             [sys.executable, "-m", "services.cli", "train", *arguments,
              "--run-dir", str(self.run_dir), "--set", "log.dashboard=false"],
-            env={**os.environ, MARK: self._mark} | thread_settings(threads),
+            env={**os.environ, MARK: self._mark, **(environment or {}), **thread_settings(threads)},
             cwd=ROOT,
             stdout=self._output,
             stderr=subprocess.STDOUT,

@@ -20,8 +20,8 @@ from benchmarks.peers.training import TrainingJob
 from benchmarks.peers.updates import UpdateJob
 from benchmarks.scaling import rows_of
 from benchmarks.study import Place
-from benchmarks.training_cases import CASES, System
-from benchmarks.training_records import OURS, Records, measured, spread
+from benchmarks.training_cases import CASES, OURS, System
+from benchmarks.training_records import Records, measured, spread
 from benchmarks.training_verdicts import compare, return_verdicts, time_verdicts
 from repertory.checkpoints import write_atomically
 
@@ -59,13 +59,15 @@ def learner_tables(document: Document) -> str:
         rows.append(cells)
     head = ["updates/s", *(NAMES.get(side, side) for side in sides), *ratios, "limit", "reached"]
     versions = _versions(document["versions"])
-    return f"{made_of(document, 'make bench-learner')} {versions}\n\n{table(head, rows)}"
+    threads = document["options"]["threads"]
+    command = "make bench-learner" + (f' ARGS="--threads {threads}"' if threads > 1 else "")
+    return f"{made_of(document, command)} {versions}\n\n{table(head, rows)}"
 
 
 def end_to_end_tables(document: Document) -> str:
     records = Records(_records(document))
     throughput, reached, returns = [], [], []
-    systems: tuple[System, ...] = ("repertory", "repertory_local", "sb3", "sb3_vector", "rllib")
+    systems: tuple[System, ...] = (*OURS, "sb3", "sb3_vector", "rllib")
     for case in CASES:
         sooner = {one.system: f"{one.ratio:.2f}" for one in time_verdicts(records, case)}
         better = {
@@ -192,6 +194,7 @@ def comparison_table(document: Document, what: str, ours: str, peer: str) -> str
 
 TABLES: Mapping[str, Callable[[Document], str]] = {
     "learner": learner_tables,
+    "learner_threads": learner_tables,
     "end_to_end": end_to_end_tables,
     "weights": weights_table,
     "scaling": scaling_table,

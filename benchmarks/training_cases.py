@@ -13,8 +13,11 @@ from typing import Any, Literal
 
 from benchmarks.peers.training import TrainingJob
 
+# `repertory_first` is the first run of its kind on a machine, which finds no compiled steps.
 # `sb3_vector` is Stable-Baselines3 with as many copies of the environment as ours has in all.
-System = Literal["repertory", "repertory_local", "sb3", "sb3_vector", "rllib"]
+System = Literal["repertory", "repertory_first", "repertory_local", "sb3", "sb3_vector", "rllib"]
+OURS: tuple[System, ...] = ("repertory", "repertory_first", "repertory_local")
+DISTRIBUTED: tuple[System, ...] = ("repertory", "repertory_first")
 Part = Literal["throughput", "time_to_threshold", "returns"]
 CaseName = Literal["td3", "sac", "dqn", "ppo"]
 CASES: tuple[CaseName, ...] = ("td3", "sac", "dqn", "ppo")
@@ -57,7 +60,7 @@ JOBS: Mapping[Part, Mapping[CaseName, TrainingJob]] = {
 
 SYSTEMS: Mapping[Part, tuple[System, ...]] = {
     "throughput": ("repertory", "sb3", "sb3_vector", "rllib"),
-    "time_to_threshold": ("repertory", "repertory_local", "sb3"),
+    "time_to_threshold": ("repertory", "repertory_first", "repertory_local", "sb3"),
     "returns": ("repertory", "repertory_local", "sb3"),
 }
 
@@ -70,7 +73,7 @@ def systems_of(part: Part, case: CaseName) -> tuple[System, ...]:
     if LAYOUTS[case].all_copies == 1:
         absent.add("sb3_vector")  # it would be the same as `sb3`
     if part == "time_to_threshold" and case == "ppo":
-        absent.add("repertory")  # a few seconds of work: not what a fleet is for
+        absent.update(DISTRIBUTED)  # a few seconds of work: not what a fleet is for
     return tuple(system for system in SYSTEMS[part] if system not in absent)
 
 

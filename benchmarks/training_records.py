@@ -9,10 +9,9 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from benchmarks.training_cases import CaseName, Part, System
+from benchmarks.training_cases import OURS, CaseName, Part, System
 
 Key = tuple[str, str, str, int]
-OURS: tuple[System, ...] = ("repertory", "repertory_local")
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class Records:
         there = {
             one.system for one in self._records.values() if (one.part, one.case) == (part, case)
         }
-        order: tuple[System, ...] = ("repertory", "repertory_local", "sb3", "sb3_vector", "rllib")
+        order: tuple[System, ...] = (*OURS, "sb3", "sb3_vector", "rllib")
         return [system for system in order if system in there]
 
     def to_json(self) -> list[dict[str, Any]]:

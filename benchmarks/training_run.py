@@ -24,8 +24,16 @@ from benchmarks.marked_processes import MARK, end_marked
 from benchmarks.measure import ROOT
 from benchmarks.measured_run import MeasuredRun, thread_settings
 from benchmarks.peers.training import Judged, Progress, TrainingJob, Versions, parse_line
-from benchmarks.training_cases import LAYOUTS, CaseName, System, our_settings
+from benchmarks.training_cases import (
+    DISTRIBUTED,
+    LAYOUTS,
+    OURS,
+    CaseName,
+    System,
+    our_settings,
+)
 from repertory.errors import RepertoryError
+from services.step_compilation import CACHE_VARIABLE
 
 LOOK_SECONDS = 0.1
 END_SECONDS = 10.0
@@ -49,7 +57,7 @@ def train(
     system: System, case: CaseName, job: TrainingJob, enough: Enough, deadline_seconds: float
 ) -> Trained:
     """Until it ends by itself, or there is enough."""
-    if system in ("repertory", "repertory_local"):
+    if system in OURS:
         return _train_ours(system, case, job, enough, deadline_seconds)
     if system == "sb3_vector":
         job = replace(job, copies=LAYOUTS[case].all_copies)
@@ -59,7 +67,7 @@ def train(
 def _train_ours(
     system: System, case: CaseName, job: TrainingJob, enough: Enough, deadline_seconds: float
 ) -> Trained:
-    layout = LAYOUTS[case] if system == "repertory" else None
+    layout = LAYOUTS[case] if system in DISTRIBUTED else None
     settings = our_settings(job, layout)
     arguments = [
         job.env_id, "--algo", job.algorithm, "--steps", str(job.steps), "--seed", str(job.seed),
@@ -72,7 +80,14 @@ def _train_ours(
     }
     trained = Trained(Course(time.time()), versions)
     deadline = time.monotonic() + deadline_seconds
-    with MeasuredRun(arguments, threads=job.threads) as run:
+    with (
+        tempfile.TemporaryDirectory(prefix="repertory-cache-") as cache,
+        MeasuredRun(
+            arguments,
+            threads=job.threads,
+            environment={CACHE_VARIABLE: cache} if system == "repertory_first" else {},
+        ) as run,
+    ):
         watch = RunWatch(run, job, trained.course)
         while True:
             ended = run.ended  # before looking, so that the last of it is seen

@@ -14,8 +14,8 @@ from statistics import mean, median, variance
 
 from benchmarks.course import comparable
 from benchmarks.measure import Comparison
-from benchmarks.training_cases import CaseName, Part, System
-from benchmarks.training_records import OURS, Record, Records, measured
+from benchmarks.training_cases import OURS, CaseName, Part, System
+from benchmarks.training_records import Record, Records, measured
 
 # Times the peer's steps per second; with as many copies as ours, PPO's alone.
 TARGETS: Mapping[str, float] = {"sb3": 2.0, "rllib": 5.0}

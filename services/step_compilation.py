@@ -279,7 +279,9 @@ def _processor() -> str:
 def _sources(algorithm: type) -> str:
     """A digest of all code that a step may be made of."""
     packages = (Path(learner.__file__).parent, Path(repertory.__file__).parent / "policies")
-    files = {path for package in packages for path in package.rglob("*.py")}
+    files = {
+        path for package in packages for kind in ("*.py", "*.cpp") for path in package.rglob(kind)
+    }
     files.add(Path(inspect.getfile(algorithm)))
     digest = hashlib.sha256()
     for path in sorted(files):

@@ -9,7 +9,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from benchmarks import end_to_end
 from benchmarks.course import Course, at_moment
 from benchmarks.end_to_end import Options, plan
 from benchmarks.peers.training import (
@@ -20,8 +22,9 @@ from benchmarks.peers.training import (
     Versions,
     parse_line,
 )
-from benchmarks.training_cases import CASES, JOBS, LAYOUTS, our_settings
+from benchmarks.training_cases import CASES, DISTRIBUTED, JOBS, LAYOUTS, our_settings
 from benchmarks.training_records import Record, Records, spread
+from benchmarks.training_run import Trained
 from benchmarks.training_verdicts import compare, return_verdicts, time_verdicts
 from repertory.config import OnPolicyConfig, resolve
 
@@ -208,6 +211,28 @@ def test_rounds_go_through_systems_forth_and_back() -> None:
     assert "sb3_vector" in {one.system for one in plan(Options(cases=("ppo",)))}
     seeds = [one.job["seed"] for one in plan(Options(parts=("returns",), cases=("dqn",)))]
     assert sorted(set(seeds)) == [1, 2, 3]
+
+
+def test_compiled_steps_are_there_before_a_time_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Once for each case, and not where the point is that they are missing."""
+    made: list[tuple[str, str, bool]] = []
+
+    def train(system: str, case: str, job: TrainingJob, *rest: object) -> Trained:
+        made.append((system, case, job.evaluate_every > 0))
+        return Trained(Course(0.0))
+
+    monkeypatch.setattr(end_to_end, "train", train)
+    options = Options(
+        parts=("time_to_threshold",), cases=("td3", "ppo"), rounds=2, out=tmp_path / "out.json"
+    )
+    end_to_end.run(options, Console(quiet=True))
+    warm_ups = [(system, case) for system, case, judged in made if not judged]
+    assert warm_ups == [("repertory", "td3")]
+    assert made.index(("repertory", "td3", False)) < made.index(("repertory", "td3", True))
+    assert made.count(("repertory_first", "td3", True)) == 2
+    assert not any(case == "ppo" and system in DISTRIBUTED for system, case, _ in made)
 
 
 @pytest.mark.parametrize("part", ["throughput", "time_to_threshold", "returns"])
