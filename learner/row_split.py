@@ -117,10 +117,12 @@ class _Split:
                 self._memory[node] = memory
                 continue  # who reads it reads the state
             level = max(
-                1 if changed else 0,  # nothing is changed before the first rows
-                *(self._level.get(one, 0) for one in given),
-                *(written[one] for one in memory),
-                *(free[one] for one in changed),
+                [
+                    1 if changed else 0,  # nothing is changed before the first rows
+                    *(self._level.get(one, 0) for one in given),
+                    *(written[one] for one in memory),
+                    *(free[one] for one in changed),
+                ]
             )
             self._level[node] = level
             if any(one in self._rows for one in given):
