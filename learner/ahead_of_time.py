@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from learner import helper_threads
+from learner import calls
 from learner.adam import Adam
 from learner.compiled_library import CompiledLibrary
 from learner.helper_threads import HelperThreads
@@ -43,7 +43,7 @@ from repertory.errors import RepertoryError
 
 logger = logging.getLogger(__name__)
 
-FORM = 4  # of what is in a folder: another number, and nothing older is taken for it
+FORM = 5  # of what is in a folder: another number, and nothing older is taken for it
 LIBRARY = "step.so"
 RELATIVE, ABSOLUTE = 1e-3, 1e-5
 NOTHING = 1e-7  # what is smaller as a whole is not compared
@@ -72,6 +72,7 @@ def compile_step(
     path = known / _digest(graph, example)
     if not path.exists():
         with tempfile.TemporaryDirectory(prefix="compiling-", dir=known) as folder:
+            _build_calls(Path(folder))
             _compile(graph, example, Path(folder) / LIBRARY)
             _check(step, arguments, Path(folder))
             keep(Path(folder), path)
@@ -96,13 +97,17 @@ def _compile_split(
     if not path.exists():
         made = split(graph, len(example[0]), axes, rows // parts, parts)
         with tempfile.TemporaryDirectory(prefix="compiling-", dir=known) as folder:
-            from torch._inductor.cpp_builder import get_cpp_compiler  # with all of the compiler
-
-            helper_threads.build(Path(folder), get_cpp_compiler())
+            _build_calls(Path(folder))
             _compile_pieces(made, Path(folder))
             _check(step, arguments, Path(folder))
             keep(Path(folder), path)
     return path
+
+
+def _build_calls(folder: Path) -> None:
+    from torch._inductor.cpp_builder import get_cpp_compiler  # imports all of the compiler
+
+    calls.build(folder, get_cpp_compiler())
 
 
 def _compile_pieces(made: SplitGraph, folder: Path) -> None:
@@ -132,17 +137,17 @@ def load_steps(steps: Mapping[str, Step[Any, Any]], folder: Path) -> bool:
     runs: dict[str, Run] = {}
     helpers: HelperThreads | None = None
     for name in steps:
-        run = runs[name] = _loaded(folder / name, helpers)
+        run = runs[name] = _loaded(folder / name, steps[name].state_tensors, helpers)
         helpers = run.helpers if isinstance(run, SplitStep) else helpers
     for name, step in steps.items():
         step.replace(runs[name])
     return all(isinstance(run, SplitStep) for run in runs.values())
 
 
-def _loaded(folder: Path, helpers: HelperThreads | None = None) -> Run:
+def _loaded(folder: Path, state_tensors: int, helpers: HelperThreads | None = None) -> Run:
     if (folder / PLAN).exists():
         return SplitStep(folder, helpers)
-    return CompiledLibrary(folder / LIBRARY)
+    return CompiledLibrary(folder / LIBRARY, state_tensors)
 
 
 def _recorded(
@@ -243,7 +248,7 @@ def _check(step: Step[Any, Any], arguments: tuple[Any, ...], folder: Path) -> No
     expected = [_plain(tensor) for tensor in own]
     wanted = _call(step, _on(state, own, expected, _written_out), given, inputs)
     changed = [_plain(tensor) for tensor in own]
-    got = _loaded(folder)([*changed, *inputs])
+    got = _loaded(folder, len(own))([*changed, *inputs])
     for mine, theirs in zip([*expected, *wanted], [*changed, *got], strict=True):
         if not torch.allclose(mine, theirs, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True):
             raise CompilationError(_differs(mine, theirs))

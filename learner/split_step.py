@@ -32,7 +32,10 @@ Values = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Piece:
-    """A compiled library of the step's folder, and the names of what goes in and out."""
+    """A compiled library of the step's folder, and the names of what goes in and out.
+
+    What it takes of the state comes first.
+    """
 
     takes: tuple[str, ...]
     gives: tuple[str, ...]
@@ -105,8 +108,11 @@ class SplitStep:
         """`helpers`: one fewer than there are parts, shared with other steps; else its own."""
         self._plan = plan = Plan.read(folder)
         self.helpers = helpers or HelperThreads(folder, plan.parts - 1)
+        state = set(plan.state)
         self._libraries = {
-            piece.library: CompiledLibrary(folder / piece.library, plan.parts)
+            piece.library: CompiledLibrary(
+                folder / piece.library, sum(name in state for name in piece.takes), plan.parts
+            )
             for level in plan.levels
             for piece in (level.whole, level.rows)
             if piece is not None
@@ -138,9 +144,9 @@ class SplitStep:
     def _run_rows(self, rows: Piece, shared: Values, parts: Sequence[Values]) -> None:
         library = self._libraries[rows.library]
         calls = [library.prepare(_taken(rows, shared, part)) for part in parts]
-        codes = self.helpers.share([one.call for one in calls])
-        for part, call, code in zip(parts, calls, codes, strict=True):
-            part.update(zip(rows.gives, library.results(call, code), strict=True))
+        self.helpers.share([one.call for one in calls])
+        for part, call in zip(parts, calls, strict=True):
+            part.update(zip(rows.gives, library.results(call), strict=True))
 
 
 def _taken(piece: Piece, shared: Values, part: Values) -> list[Tensor]:

@@ -45,6 +45,12 @@ class Step(Generic[Inputs, Outputs]):
     def called(self) -> bool:
         return self._shapes is not None
 
+    @property
+    def state_tensors(self) -> int:
+        """How many of what `run` is given are the state's, before it is replaced."""
+        assert self.arguments is not None
+        return len(tensors_of_state(self.arguments[0]))
+
     def replace(self, run: Run) -> None:
         """From here on `run` is called, for inputs as those of the first call."""
         assert self.called

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from learner.helper_threads import Call, HelperThreads, build
+from learner.calls import Call, build
+from learner.helper_threads import HelperThreads
 
 COMPILER = shutil.which("g++")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
@@ -31,7 +32,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call_of(function: Any, number: int) -> Call:
-    return Call(ctypes.cast(function, ctypes.c_void_p), number)
+    return Call(run=ctypes.cast(function, ctypes.c_void_p), container=number)
+
+
+def codes_of(helpers: HelperThreads, calls: list[Call]) -> list[int]:
+    helpers.share(calls)
+    return [call.code for call in calls]
 
 
 def made_with_threads(folder: Path, count: int) -> tuple[HelperThreads, list[threading.Thread]]:
@@ -58,8 +64,8 @@ def test_calls_are_made_at_the_same_time_and_each_has_its_code(folder: Path) -> 
         return container * 10
 
     for _ in range(20):
-        codes = helpers.share([call_of(meet, number) for number in (1, 2, 3)])
-        assert codes == [10, 20, 30]
+        calls = [call_of(meet, number) for number in (1, 2, 3)]
+        assert codes_of(helpers, calls) == [10, 20, 30]
     assert made_by[1] == threading.get_ident()
     assert len(set(made_by.values())) == 3
 
@@ -73,7 +79,7 @@ def test_a_helper_that_went_to_sleep_is_woken(folder: Path) -> None:
 
     for _ in range(3):
         await_sleep(thread)
-        assert helpers.share([call_of(answer, 4), call_of(answer, 5)]) == [4, 5]
+        assert codes_of(helpers, [call_of(answer, 4), call_of(answer, 5)]) == [4, 5]
 
 
 def test_helpers_end_with_their_owner(folder: Path) -> None:

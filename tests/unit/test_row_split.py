@@ -108,7 +108,7 @@ class Interpreted:
 
     graphs: dict[str, GraphModule]
 
-    def __init__(self, path: Path, callers: int = 1) -> None:
+    def __init__(self, path: Path, kept: int, callers: int) -> None:
         self._graph = self.graphs[path.name]
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -118,13 +118,13 @@ class Interpreted:
     def prepare(self, tensors: Sequence[Tensor]) -> Any:
         return type("Prepared", (), {"call": tensors})
 
-    def results(self, prepared: Any, code: int) -> list[Tensor]:
+    def results(self, prepared: Any) -> list[Tensor]:
         return self(prepared.call)
 
 
 class NoHelpers:
-    def share(self, calls: Sequence[Any]) -> list[int]:
-        return [0] * len(calls)
+    def share(self, calls: Sequence[Any]) -> None:
+        """`results` makes them."""
 
 
 @pytest.fixture

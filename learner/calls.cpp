@@ -1,4 +1,5 @@
-// Threads that help one another for a moment, without Python: see learner/helper_threads.py.
+// Calls of compiled libraries without Python, alone or shared with helping threads: see
+// learner/calls.py and learner/helper_threads.py.
 //
 // A helper waits for work between any two steps, less than a millisecond apart. Waking a thread that
 // sleeps takes a good part of that, so it looks again and again for a while, and gives its core to
@@ -11,6 +12,7 @@
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <vector>
 
 namespace {
 
@@ -48,13 +50,27 @@ extern "C" {
 // A call of AOTInductorModelContainerRun, and what came of it.
 struct Call {
   int (*run)(void*, void**, size_t, void**, size_t, void*, void*);
+  int (*new_handle)(void*, void**);  // another one for the same tensor
   void* container;
-  void** inputs;
-  size_t input_count;
+  void** kept;  // handles that the library does not get: it is given others for the same tensors
+  size_t kept_count;
+  void** given;  // handles that are the library's from then on
+  size_t given_count;
   void** outputs;
   size_t output_count;
   int code;
 };
+
+void call_make(Call* call) {
+  std::vector<void*> inputs(call->kept_count);
+  for (size_t i = 0; i < call->kept_count; ++i) {
+    call->code = call->new_handle(call->kept[i], &inputs[i]);
+    if (call->code != 0) return;
+  }
+  inputs.insert(inputs.end(), call->given, call->given + call->given_count);
+  call->code = call->run(call->container, inputs.data(), inputs.size(), call->outputs,
+                         call->output_count, nullptr, nullptr);
+}
 
 struct Helper {
   Count begun, ended;
@@ -68,29 +84,24 @@ Helper* helper_create(long patience_ns) {
   return helper;
 }
 
-static void make(Call* call) {
-  call->code = call->run(call->container, call->inputs, call->input_count, call->outputs,
-                         call->output_count, nullptr, nullptr);
-}
-
 // What a helping thread does until it is told to end.
 void helper_serve(Helper* helper) {
   for (unsigned done = 0;; ++done) {
     helper->begun.await(done, helper->patience);
     Call* call = helper->call;
-    if (call != nullptr) make(call);
+    if (call != nullptr) call_make(call);
     helper->ended.next();
     if (call == nullptr) return;
   }
 }
 
 // Makes all calls: the first here, each other by a helper. Returns when all are made.
-void helpers_share(Helper** helpers, Call* calls, size_t count) {
+void helpers_share(Helper** helpers, Call** calls, size_t count) {
   for (size_t i = 1; i < count; ++i) {
-    helpers[i - 1]->call = &calls[i];
+    helpers[i - 1]->call = calls[i];
     helpers[i - 1]->begun.next();
   }
-  make(&calls[0]);
+  call_make(calls[0]);
   for (size_t i = 1; i < count; ++i) {
     Helper* helper = helpers[i - 1];
     helper->ended.await(helper->begun.now() - 1, helper->patience);
