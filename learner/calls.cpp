@@ -8,10 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
-#include <linux/futex.h>
-#include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -22,25 +19,19 @@ class Count {  // only goes up; somebody may wait for the next
 
   void next() {
     value_.fetch_add(1);
-    if (asleep_.load()) syscall(SYS_futex, &value_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+    value_.notify_one();
   }
 
-  void await(unsigned before, std::chrono::nanoseconds patience) {
+  void await(unsigned before, std::chrono::nanoseconds patience) const {
     const auto until = std::chrono::steady_clock::now() + patience;
-    while (value_.load() == before) {
-      if (std::chrono::steady_clock::now() < until) {
-        sched_yield();
-        continue;
-      }
-      asleep_.store(true);
-      syscall(SYS_futex, &value_, FUTEX_WAIT_PRIVATE, before, nullptr, nullptr, 0);
-      asleep_.store(false);
+    while (value_.load() == before && std::chrono::steady_clock::now() < until) {
+      std::this_thread::yield();
     }
+    value_.wait(before);
   }
 
  private:
   std::atomic<unsigned> value_{0};
-  std::atomic<bool> asleep_{false};
 };
 
 }  // namespace

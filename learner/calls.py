@@ -30,7 +30,8 @@ class Call(ctypes.Structure):
 
 
 def build(folder: Path, compiler: str) -> None:
-    command = [compiler, "-O2", "-shared", "-fPIC", "-std=c++17", "-o", LIBRARY, str(SOURCE)]
+    options = ["-O2", "-shared", "-fPIC", "-pthread", "-std=c++20"]
+    command = [compiler, *options, "-o", LIBRARY, str(SOURCE)]
     subprocess.run(command, cwd=folder, check=True, timeout=BUILD_SECONDS, capture_output=True)
 
 

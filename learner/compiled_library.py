@@ -9,6 +9,7 @@ computes another part of this batch. Their C interface (`aoti_runtime/interface.
 from __future__ import annotations
 
 import ctypes
+import sys
 import weakref
 from collections.abc import Sequence
 from ctypes import c_char_p, c_int32, c_size_t, c_void_p
@@ -139,4 +140,5 @@ def _delete(handles: Handles) -> None:
 
 def _torch() -> Any:
     """Torch's own library, which is loaded already."""
-    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    suffix = "dylib" if sys.platform == "darwin" else "so"
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / f"libtorch_cpu.{suffix}"))

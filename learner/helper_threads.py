@@ -36,10 +36,10 @@ class HelperThreads:
             thread.start()
             weakref.finalize(self, library.helper_end, helper)
 
-    def share(self, calls: Sequence[Call]) -> None:
-        """Makes all of them at the same time, the first here."""
-        together = (c_void_p * len(calls))(*(ctypes.addressof(call) for call in calls))
-        self._library.helpers_share(self._helpers, together, len(calls))
+    def share(self, work: Sequence[Call]) -> None:
+        """Makes all calls at the same time, the first here."""
+        places = (c_void_p * len(work))(*(ctypes.addressof(call) for call in work))
+        self._library.helpers_share(self._helpers, places, len(work))
 
 
 def _serve(library: ctypes.CDLL, helper: int) -> None:

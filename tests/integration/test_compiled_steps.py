@@ -90,7 +90,8 @@ def threads_as_before() -> Iterator[None]:
 def test_a_compiled_learner_learns_the_same_and_the_next_one_finds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_learns_the_same("dqn", SPECS["discrete"], tmp_path)
+    first = check_learns_the_same("dqn", SPECS["discrete"], tmp_path)
+    check_another_state_learns_too(first)
     # Another learner takes what is there: nothing may be started for it.
     monkeypatch.setattr(StepCompilation, "_start", lambda *given: pytest.fail("compiled again"))
     algorithm, state = made("dqn", SPECS["discrete"])
@@ -119,6 +120,18 @@ def test_threads_that_share_the_rows_learn_the_same(tmp_path: Path) -> None:
     algorithm = check_learns_the_same("dqn", SPECS["discrete"], tmp_path, threads=2)
     assert isinstance(algorithm.step._run, SplitStep)
     assert torch.get_num_threads() == 1, "of each of the two"
+    check_another_state_learns_too(algorithm)
+
+
+def check_another_state_learns_too(algorithm: Any) -> None:
+    """Compiled steps keep hold of a state's tensors: they have to notice when it is another."""
+    spec, (plain, wanted) = SPECS["discrete"], made("dqn", SPECS["discrete"])
+    other = algorithm.initial_state(spec)
+    for seed in range(3):
+        plain.update(wanted, sample_for(spec, seed))
+        algorithm.update(other, sample_for(spec, seed))
+    for name, value in wanted.policy.state_dict().items():
+        torch.testing.assert_close(other.policy.state_dict()[name], value, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.slow
