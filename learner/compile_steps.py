@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from learner.ahead_of_time import compile_step
+from learner.ahead_of_time import compile_steps
 from learner.steps import steps_of
 from repertory.parts import lookup
 from repertory.protocols import Algorithm
 from repertory.specs import EnvSpec
 from repertory.types import Sample, TransitionBatch
 
-SETTINGS, SAMPLE = "job.json", "sample.npz"
+SETTINGS, SAMPLE, COMPILED = "job.json", "sample.npz", "compiled"
 MOST_UPDATES = 100  # in which every step is called at least once
 LEAST_URGENT = 15
 
@@ -65,7 +65,7 @@ class Job:
 
 
 def compile_job(job: Job, folder: Path, known: Path) -> None:
-    """One folder for each step of the algorithm."""
+    """All steps of the algorithm, in `folder`."""
     algorithm = job.algorithm()
     state = algorithm.initial_state(EnvSpec.from_json(job.spec))
     steps, called = steps_of(algorithm), dict[str, tuple[Any, ...]]()
@@ -75,8 +75,10 @@ def compile_job(job: Job, folder: Path, known: Path) -> None:
         algorithm.update(state, job.sample)
         if len(called) == len(steps):
             break
-    for name, arguments in called.items():
-        shutil.copytree(compile_step(steps[name], arguments, known, job.threads), folder / name)
+    path = compile_steps(
+        {name: (steps[name], arguments) for name, arguments in called.items()}, known, job.threads
+    )
+    shutil.copytree(path, folder)
 
 
 def _noting(
@@ -92,7 +94,7 @@ def _noting(
 def main() -> int:
     folder, known = (Path(name) for name in sys.argv[1:])
     os.nice(LEAST_URGENT)
-    compile_job(Job.read(folder), folder, known)
+    compile_job(Job.read(folder), folder / COMPILED, known)
     return 0
 
 

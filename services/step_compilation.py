@@ -30,9 +30,9 @@ import torch
 
 import learner
 import repertory
-from learner.ahead_of_time import FORM, keep, load_steps
+from learner.ahead_of_time import FORM, is_complete, keep, load_steps
 from learner.captured import capture_step
-from learner.compile_steps import Job
+from learner.compile_steps import COMPILED, Job
 from learner.steps import steps_of
 from repertory.config import LearnerConfig, OffPolicyConfig, RunConfig
 from repertory.protocols import Algorithm
@@ -120,14 +120,10 @@ class StepCompilation:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(KILL_SECONDS)
 
-    def _paths(self) -> dict[str, Path]:
-        assert self._folder is not None
-        return {name: self._folder / name for name in self._steps}
-
     def _take(self) -> bool:
         """What is in the cache, if all of it is."""
         assert self._folder is not None
-        if not all(path.exists() for path in self._paths().values()):
+        if not is_complete(self._folder, list(self._steps)):
             return False
         try:
             shared = load_steps(self._steps, self._folder)
@@ -189,10 +185,9 @@ class StepCompilation:
             lines = (job / "log").read_text(errors="replace").strip().splitlines()
             self._give_up(lines[-1][:300] if lines else f"exit code {self._process.returncode}")
             return
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in self._paths().values():
-            keep(job / path.name, path)
-        self._take()
+        keep(job / COMPILED, self._folder)
+        if not self._take():
+            self._give_up(f"{self._folder} is not complete")
 
     def _give_up(self, reason: str) -> None:
         logger.warning("the steps of %s stay uncompiled: %s", self._config.algorithm, reason)
@@ -280,7 +275,7 @@ def _sources(algorithm: type) -> str:
     """A digest of all code that a step may be made of."""
     packages = (Path(learner.__file__).parent, Path(repertory.__file__).parent / "policies")
     files = {
-        path for package in packages for kind in ("*.py", "*.cpp") for path in package.rglob(kind)
+        path for package in packages for kind in ("*.py", "*.h") for path in package.rglob(kind)
     }
     files.add(Path(inspect.getfile(algorithm)))
     digest = hashlib.sha256()

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from learner.compiled_library import CompiledLibrary
-from learner.split_step import SplitStep
+from learner.compiled_steps import CompiledStep
 from learner.steps import steps_of
 from repertory.config import EnvConfig
 from repertory.envs import probe
@@ -112,13 +111,13 @@ def test_settings_that_a_step_does_not_use_compile_nothing_new(tmp_path: Path) -
         algorithm.update(state, sample)
         compilation(algorithm, spec, tmp_path, wait=True).attend(sample)
         assert algorithm.step.compiled
-    assert len(list(tmp_path.glob("known-*/*/step.so"))) == 1
-    assert len(list(tmp_path.glob("dqn-*/step/step.so"))) == 2
+    assert len(list(tmp_path.glob("known-*/*/steps.so"))) == 1
+    assert len(list(tmp_path.glob("dqn-*/steps.so"))) == 2
 
 
 def test_threads_that_share_the_rows_learn_the_same(tmp_path: Path) -> None:
     algorithm = check_learns_the_same("dqn", SPECS["discrete"], tmp_path, threads=2)
-    assert isinstance(algorithm.step._run, SplitStep)
+    assert threads_of(algorithm) == {2}
     assert torch.get_num_threads() == 1, "of each of the two"
     check_another_state_learns_too(algorithm)
 
@@ -134,13 +133,18 @@ def check_another_state_learns_too(algorithm: Any) -> None:
         torch.testing.assert_close(other.policy.state_dict()[name], value, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_rows_that_cannot_be_shared_are_compiled_with_threads_inside(tmp_path: Path) -> None:
+def threads_of(algorithm: Any) -> set[int]:
+    """Of its compiled steps."""
+    runs = [step._run for step in steps_of(algorithm).values()]
+    assert all(isinstance(run, CompiledStep) for run in runs)
+    return {run.library.threads for run in runs if isinstance(run, CompiledStep)}
+
+
+def test_rows_that_cannot_be_shared_are_one_threads(tmp_path: Path) -> None:
     algorithm = check_learns_the_same("dqn", SPECS["discrete"], tmp_path, threads=3)
-    assert isinstance(algorithm.step._run, CompiledLibrary)
+    assert threads_of(algorithm) == {1}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("algo", ["td3", "sac", "ddpg", "sac_discrete", "c51", "qr_dqn"])
 def test_every_algorithm_with_steps_learns_the_same(
@@ -148,8 +152,7 @@ def test_every_algorithm_with_steps_learns_the_same(
 ) -> None:
     spec = SPECS["continuous" if algo in CONTINUOUS else "discrete"]
     algorithm = check_learns_the_same(algo, spec, tmp_path, threads)
-    kind = SplitStep if threads > 1 else CompiledLibrary
-    assert all(isinstance(step._run, kind) for step in steps_of(algorithm).values())
+    assert threads_of(algorithm) == {threads}
 
 
 def test_other_settings_and_other_shapes_are_other_files(tmp_path: Path) -> None:
@@ -190,8 +193,9 @@ def test_a_spoilt_file_in_the_cache_is_not_used(
     sample = sample_for(SPECS["discrete"])
     compiling = compilation(algorithm, SPECS["discrete"], tmp_path)
     folder = tmp_path / compiling._key(sample)
-    (folder / "step").mkdir(parents=True)
-    (folder / "step" / "step.so").write_bytes(b"garbage")
+    folder.mkdir(parents=True)
+    (folder / "steps.json").write_text('{"threads": 1, "steps": {}}')
+    (folder / "steps.so").write_bytes(b"garbage")
     algorithm.update(state, sample)
     compiling.attend(sample)
     assert compiling.done

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from learner.ahead_of_time import _marked, _recorded
+from learner.ahead_of_time import _recorded
+from learner.compiler.row_split import NotSplit, Piece, SplitGraph, of_part, row_axis, split
 from learner.optimization import Adam, adam, gradient_step, polyak_update, target_copy
-from learner.row_split import NotSplit, SplitGraph, row_axis, split
-from learner.split_step import Plan, SplitStep
 from learner.steps import Step, tensors_in, tensors_of_state
 
 ROWS, PARTS = 8, 2
@@ -99,58 +97,54 @@ def split_of(function: Callable[..., Any], given: tuple[Any, ...]) -> SplitGraph
     part = [
         tensor.chunk(PARTS, axis)[0].contiguous() for tensor, axis in zip(inputs, axes, strict=True)
     ]
-    graph, example = _recorded(Step(function), given, part, _marked)
-    return split(graph, len(example[0]), axes, ROWS // PARTS, PARTS)
+    graph = _recorded(Step(function), given, part, joined=True)
+    return split(graph, len(tensors_of_state(given[0])), axes, ROWS // PARTS, PARTS)
 
 
-class Interpreted:
-    """Stands in for a compiled library: the graph as torch runs it, one part after the other."""
+def run_split(made: SplitGraph, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The pieces as torch runs them, one part after the other."""
+    shared = dict(zip(made.state, tensors, strict=False))
+    parts: list[dict[str, Tensor]] = [{} for _ in range(made.parts)]
+    for one, tensor in zip(made.inputs, tensors[len(made.state) :], strict=True):
+        for part, rows in zip(parts, tensor.chunk(made.parts, one.axis), strict=True):
+            part[one.name] = rows
+    for level in made.levels:
+        if level.whole is not None:
+            run_piece(level.whole, shared, shared)
+        if level.rows is not None:
+            for part in parts:
+                run_piece(level.rows, shared, part)
+        for join, gradient in level.joins.items():
+            for number, part in enumerate(parts):
+                shared[of_part(join, number)] = part[gradient]
+    return [
+        torch.cat([part[one.name] for part in parts], one.axis)
+        if one.kind == "rows"
+        else shared.get(one.name, parts[0].get(one.name))
+        for one in made.outputs
+    ]
 
-    graphs: dict[str, GraphModule]
 
-    def __init__(self, path: Path, kept: int, callers: int) -> None:
-        self._graph = self.graphs[path.name]
-
-    def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        with torch.no_grad():
-            return list(self._graph(*tensors))
-
-    def prepare(self, tensors: Sequence[Tensor]) -> Any:
-        return type("Prepared", (), {"call": tensors})
-
-    def results(self, prepared: Any) -> list[Tensor]:
-        return self(prepared.call)
-
-
-class NoHelpers:
-    def share(self, calls: Sequence[Any]) -> None:
-        """`results` makes them."""
-
-
-@pytest.fixture
-def run_split(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[SplitGraph], SplitStep]:
-    def made(graph: SplitGraph) -> SplitStep:
-        Interpreted.graphs = graph.pieces
-        monkeypatch.setattr("learner.split_step.CompiledLibrary", Interpreted)
-        graph.plan.write(tmp_path)
-        return SplitStep(tmp_path, NoHelpers())  # type: ignore[arg-type]
-
-    return made
+@torch.no_grad()
+def run_piece(piece: Piece, shared: dict[str, Tensor], own: dict[str, Tensor]) -> None:
+    given = [shared[name] if name in shared else own[name] for name in piece.takes]
+    results = GraphModule(nn.Module(), piece.graph)(*given)
+    own.update(zip(piece.gives, results, strict=True))
 
 
 @pytest.mark.parametrize("clip", [None, 0.01])
 def test_parts_of_the_rows_learn_what_the_whole_batch_does(
-    clip: float | None, run_split: Callable[[SplitGraph], SplitStep]
+    clip: float | None,
 ) -> None:
     def function(state: State, given: Batch, noise: Tensor) -> Any:
         return actor_critic(state, given, noise, clip=clip)
 
-    run = run_split(split_of(function, arguments()))
+    made = split_of(function, arguments())
     state, other = made_state(), made_state()
     for seed in range(4):
         _, *given = arguments(seed)
         wanted = [*tensors_in(function(other, *given))]
-        got = run([*tensors_of_state(state), *tensors_in(given)])
+        got = run_split(made, [*tensors_of_state(state), *tensors_in(given)])
         for mine, theirs in zip(got, wanted, strict=True):
             # Sums of eight numbers, in another order.
             torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
@@ -159,7 +153,7 @@ def test_parts_of_the_rows_learn_what_the_whole_batch_does(
 
 
 def test_rows_wait_for_what_they_read_and_for_nothing_else() -> None:
-    plan = split_of(actor_critic, arguments()).plan
+    plan = split_of(actor_critic, arguments())
     first, second, third = plan.levels
     # The critic's and the temperature's gradients need nothing that changes before them; the
     # policy's goes through the critic as it is after its step.
@@ -173,16 +167,9 @@ def test_rows_wait_for_what_they_read_and_for_nothing_else() -> None:
     assert joined == {0: 2 + 1 + 1, 1: 2 + 1, 2: 0}  # weights and biases, and losses
 
 
-def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
-    plan = split_of(actor_critic, arguments()).plan
-    plan.write(tmp_path)
-    read = Plan.read(tmp_path)
-    assert [one.name for one in read.outputs] == [one.name for one in plan.outputs]
-    assert [len(one.joins) for one in read.levels] == [len(one.joins) for one in plan.levels]
-    assert [(one.name, one.axis) for one in read.inputs] == [
-        (one.name, one.axis) for one in plan.inputs
-    ]
-    assert read.inputs[-1].axis == 1, "of noise [2, B, A]"
+def test_the_axis_of_rows_is_that_of_each_input() -> None:
+    made = split_of(actor_critic, arguments())
+    assert [one.axis for one in made.inputs] == [0, 0, 1], "noise is [2, B, A]"
 
 
 def test_a_step_that_changes_its_state_by_rows_is_not_split() -> None:

@@ -19,15 +19,14 @@ from __future__ import annotations
 import operator
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from learner.split_step import Input, Level, Output, Piece, Plan, of_part
 from repertory.errors import RepertoryError
 
 LIBRARY = torch.library.Library("repertory", "DEF")
@@ -46,9 +45,51 @@ class NotSplit(RepertoryError):
 
 
 @dataclass(frozen=True)
+class Piece:
+    """Work that is done without waiting for anybody, and the names of what goes in and out."""
+
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
+    graph: Graph
+
+
+@dataclass(frozen=True)
+class Level:
+    """First what is whole, then the rows, then the next level can join their gradients."""
+
+    whole: Piece | None
+    rows: Piece | None
+    joins: Mapping[str, str]  # names of gradients of the batch: of the parts they are made of
+
+
+@dataclass(frozen=True)
+class Input:
+    name: str
+    axis: int  # of its rows
+
+
+@dataclass(frozen=True)
+class Output:
+    """The same for all parts, or of each its own rows, along an axis."""
+
+    name: str
+    kind: Literal["same", "rows"]
+    axis: int = 0
+
+
+@dataclass(frozen=True)
 class SplitGraph:
-    plan: Plan
-    pieces: dict[str, GraphModule]  # what is to be compiled, by the name of its library
+    parts: int
+    state: tuple[str, ...]  # in the order of `tensors_of_state`
+    inputs: tuple[Input, ...]
+    levels: tuple[Level, ...]
+    outputs: tuple[Output, ...]
+    given: Mapping[str, Tensor]  # shapes of state and inputs, of one part's rows
+
+
+def of_part(join: str, part: int) -> str:
+    """How a whole piece calls a part's gradient that goes into a joined one."""
+    return f"{join}@{part}"
 
 
 def row_axis(tensor: Tensor, rows: int) -> int:
@@ -66,7 +107,7 @@ def split(
 
     Its first `states` placeholders are the state, the others inputs with these axes of rows.
     """
-    return _Split(graph.graph, states, axes, rows, parts).result(graph)
+    return _Split(graph.graph, states, axes, rows, parts).result()
 
 
 class _Split:
@@ -167,12 +208,12 @@ class _Split:
                 todo += node.all_input_nodes
         return needed
 
-    def result(self, module: GraphModule) -> SplitGraph:
+    def result(self) -> SplitGraph:
         if not self._changing:
             raise NotSplit("it has no gradients that could be joined")
         self._check_temporaries()
         last = max(self._level[node] for node in self._needed if node in self._level)
-        levels, pieces = [], dict[str, GraphModule]()
+        levels = []
         for number in range(last + 1):
             here = [
                 node
@@ -190,21 +231,15 @@ class _Split:
                 for node, gradient in self._joins.items()
                 if self._level[node] == number + 1 and node in self._needed
             }
-            levels.append(
-                Level(
-                    self._piece(whole, f"whole-{number}.so", module, pieces),
-                    self._piece(rows, f"rows-{number}.so", module, pieces),
-                    joins,
-                )
-            )
-        plan = Plan(
+            levels.append(Level(self._piece(whole), self._piece(rows), joins))
+        return SplitGraph(
             self._parts,
             _names(self._state),
             tuple(Input(*pair) for pair in zip(_names(self._inputs), self._axes, strict=True)),
             tuple(levels),
             tuple(self._output(node) for node in self._outputs),
+            {node.name: node.meta["val"] for node in (*self._state, *self._inputs)},
         )
-        return SplitGraph(plan, pieces)
 
     def _in_rows(self, node: Node) -> bool:
         """Whether it is computed with the rows: by each part, also where it is the same for all."""
@@ -221,14 +256,8 @@ class _Split:
                 if any(self._level[user] != self._level[node] for user in users):
                     raise NotSplit(f"{node} changes {one}, which is read elsewhere")
 
-    def _piece(
-        self,
-        nodes: Sequence[Node],
-        library: str,
-        module: GraphModule,
-        pieces: dict[str, GraphModule],
-    ) -> Piece | None:
-        """These nodes as a graph of their own, added to the pieces; None where there are none."""
+    def _piece(self, nodes: Sequence[Node]) -> Piece | None:
+        """These nodes as a graph of their own; None where there are none."""
         if not nodes:
             return None
         own, views = set(nodes), self._views_for(nodes)
@@ -260,13 +289,15 @@ class _Split:
             ]
             for other in others:
                 total = graph.call_function(torch.ops.aten.add.Tensor, (total, other))
-            here[node] = graph.call_function(torch.ops.aten.div.Scalar, (total, self._parts))
+                total.meta["val"] = node.meta["val"]
+            mean = graph.call_function(torch.ops.aten.div.Scalar, (total, self._parts))
+            mean.meta |= {"val": node.meta["val"], "joined": True}
+            here[node] = mean
         for node in self._graph.nodes:
             if node in own or node in views:
                 here[node] = graph.node_copy(node, lambda one: here[one])
         graph.output([here[node] for node in gives])
-        pieces[library] = GraphModule(module, graph)
-        return Piece(tuple(takes), _names(gives), library)
+        return Piece(tuple(takes), _names(gives), graph)
 
     def _views_for(self, nodes: Sequence[Node]) -> set[Node]:
         """Views of the state that these read, and the views that those are of."""
