@@ -22,7 +22,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,8 @@ def compile_steps(called: Called, known: Path, threads: int = 1) -> Path:
     except Untranslated as error:
         logger.warning("no translation for %s: compiled by Inductor", error)
         return _by_inductor(called, known)
-    path = known / hashlib.sha256((source + contents).encode()).hexdigest()[:32]
+    headers = "".join(path.read_text() for path in sorted(HEADERS.glob("*.h")))
+    path = known / hashlib.sha256((headers + source + contents).encode()).hexdigest()[:32]
     if not path.exists():
         with tempfile.TemporaryDirectory(prefix="compiling-", dir=known) as folder:
             (Path(folder) / "steps.cpp").write_text(source)
@@ -98,7 +99,7 @@ def _translated(called: Called, threads: int) -> tuple[str, str]:
             functions, parts = {}, 1
     if not functions:
         for name, (step, arguments) in called.items():
-            inputs = [*tensors_in(arguments[1:])]
+            inputs = tensors_in(arguments[1:])
             functions[name] = function_of(name, _recorded(step, arguments, inputs).graph)
     contents = {
         "threads": parts,
@@ -113,7 +114,7 @@ def _translated(called: Called, threads: int) -> tuple[str, str]:
 def _shared(
     name: str, step: Step[Any, Any], arguments: tuple[Any, ...], parts: int
 ) -> StepFunction:
-    inputs = [*tensors_in(arguments[1:])]
+    inputs = tensors_in(arguments[1:])
     rows = _rows_of(inputs)
     if rows % parts:
         raise NotSplit(f"{rows} rows cannot be shared by {parts} threads")
@@ -153,7 +154,7 @@ def _by_inductor(called: Called, known: Path) -> Path:
     recorded: dict[str, tuple[GraphModule, tuple[list[Tensor], list[Tensor]]]] = {}
     digest = hashlib.sha256(f"inductor {torch.get_num_threads()}".encode())
     for name, (step, arguments) in called.items():
-        inputs = [*tensors_in(arguments[1:])]
+        inputs = tensors_in(arguments[1:])
         graph = _recorded(step, arguments, inputs)
         example = ([*map(_plain, tensors_of_state(arguments[0]))], [*map(_plain, inputs)])
         recorded[name] = graph, example
@@ -179,34 +180,26 @@ def load_steps(steps: Mapping[str, Step[Any, Any]], folder: Path) -> bool:
 
     Returns whether they have all the threads they need, so that torch can do with one.
     """
-    runs = _runs(steps, {name: step.state_tensors for name, step in steps.items()}, folder)
-    for name, step in steps.items():
-        step.replace(runs[name])
+    for name, run in _runs(steps, folder).items():
+        steps[name].replace(run)
     return (folder / CompiledSteps.CONTENTS).exists()
 
 
-def is_complete(folder: Path, names: Sequence[str]) -> bool:
+def is_complete(folder: Path, names: Iterable[str]) -> bool:
     """Whether all of these steps are there."""
     if (folder / CompiledSteps.CONTENTS).exists():
         return (folder / CompiledSteps.LIBRARY).exists()
     return all((folder / PACKAGE.format(name)).exists() for name in names)
 
 
-def _runs(
-    names: Sequence[str] | Mapping[str, Any], states: Mapping[str, int], folder: Path
-) -> dict[str, Run]:
+def _runs(names: Iterable[str], folder: Path) -> dict[str, Run]:
     if (folder / CompiledSteps.CONTENTS).exists():
         library = CompiledSteps(folder)
-        return {name: library.step(name, states[name]) for name in names}
-    runs: dict[str, Run] = {}
-    for name in names:
-        package = torch._inductor.aoti_load_package(str(folder / PACKAGE.format(name)))
-        runs[name] = _flat(package, states[name])
-    return runs
-
-
-def _flat(package: Callable[..., Any], states: int) -> Run:
-    return lambda tensors: package(list(tensors[:states]), list(tensors[states:]))
+        return {name: library.step(name) for name in names}
+    return {
+        name: torch._inductor.aoti_load_package(str(folder / PACKAGE.format(name)))
+        for name in names
+    }
 
 
 def _recorded(
@@ -263,7 +256,7 @@ def _apart() -> dict[Any, Callable[..., Any]]:
 def _call(step: Step[Any, Any], state: Any, given: Sequence[Any], inputs: Sequence[Tensor]) -> Any:
     arguments = put_back(tuple(given), iter(inputs))
     with torch.enable_grad():
-        return [*tensors_in(step.function(state, *arguments))]
+        return tensors_in(step.function(state, *arguments))
 
 
 def _on(
@@ -284,14 +277,13 @@ def _plain(tensor: Tensor) -> Tensor:
 
 
 def _check(called: Called, folder: Path) -> None:
-    states = {name: len(tensors_of_state(arguments[0])) for name, (_, arguments) in called.items()}
-    runs = _runs(called, states, folder)
+    runs = _runs(called, folder)
     for name, (step, (state, *given)) in called.items():
-        own, inputs = tensors_of_state(state), [*tensors_in(given)]
+        own, inputs = tensors_of_state(state), tensors_in(given)
         expected = [_plain(tensor) for tensor in own]
         wanted = _call(step, _on(state, own, expected, _written_out), given, inputs)
         changed = [_plain(tensor) for tensor in own]
-        got = runs[name]([*changed, *inputs])
+        got = runs[name](changed, inputs)
         for mine, theirs in zip([*expected, *wanted], [*changed, *got], strict=True):
             if not torch.allclose(mine, theirs, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True):
                 raise CompilationError(_differs(name, mine, theirs))

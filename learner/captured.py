@@ -19,7 +19,7 @@ WARM_UPS = 3  # kernels are chosen and memory is reserved before anything is rec
 
 
 class CapturedStep:
-    """Called with the tensors of the state, which it knows, and those of the inputs."""
+    """Called with the tensors of the state, which it knows, and with inputs."""
 
     def __init__(self, step: Step[Any, Any], arguments: tuple[Any, ...]) -> None:
         state, *given = arguments
@@ -35,14 +35,13 @@ class CapturedStep:
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            self._outputs = [*tensors_in(step.function(state, *inputs))]
+            self._outputs = tensors_in(step.function(state, *inputs))
         with torch.no_grad():  # nothing of this was an update
             for tensor, value in zip(own, before, strict=True):
                 tensor.copy_(value)
 
-    def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        given = tensors[len(tensors) - len(self._inputs) :]
-        for place, tensor in zip(self._inputs, given, strict=True):
+    def __call__(self, of_state: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+        for place, tensor in zip(self._inputs, inputs, strict=True):
             place.copy_(tensor, non_blocking=True)
         self._graph.replay()
         return [output.clone() for output in self._outputs]

@@ -44,44 +44,34 @@ class CompiledSteps:
         self.crew = self._library.crew_create()
         weakref.finalize(self, self._library.crew_delete, self.crew)
 
-    def step(self, name: str, state_tensors: int) -> CompiledStep:
-        function = getattr(self._library, f"step_{name}")
-        return CompiledStep(self, function, state_tensors, self._steps[name]["outputs"])
+    def step(self, name: str) -> CompiledStep:
+        return CompiledStep(self, getattr(self._library, f"step_{name}"), self._steps[name])
 
 
 class CompiledStep:
-    """Called with the tensors of a state, then inputs of the shapes it was compiled for."""
+    """Called with the tensors of a state and with inputs, of the shapes it was compiled for."""
 
-    def __init__(
-        self, library: CompiledSteps, function: Any, states: int, outputs: Sequence[Any]
-    ) -> None:
+    def __init__(self, library: CompiledSteps, function: Any, contents: Any) -> None:
         self.library = library  # whose threads are needed
         function.argtypes, function.restype = [c_void_p, c_void_p], None
         self._function = function
-        self._states = states
-        self._of_state: list[Tensor] = []  # mostly the same from call to call
-        self._given: ctypes.Array[c_void_p] = (c_void_p * 0)()
         self._outputs = [
             (tuple(one["shape"]), getattr(torch, one["dtype"].removeprefix("torch.")))
-            for one in outputs
+            for one in contents["outputs"]
         ]
+        self._of_state: list[Tensor] | None = None  # mostly the same from call to call
+        self._given: ctypes.Array[c_void_p] = (c_void_p * 0)()
 
-    def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        states = self._states
-        if len(self._of_state) != states or any(
-            mine is not given for mine, given in zip(self._of_state, tensors, strict=False)
-        ):
-            self._take_state(tensors)
-        inputs = [one if one.is_contiguous() else one.contiguous() for one in tensors[states:]]
+    def __call__(self, of_state: list[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+        if of_state is not self._of_state:
+            self._of_state = of_state
+            self._given = (c_void_p * (len(of_state) + len(inputs) + len(self._outputs)))(
+                *(tensor.data_ptr() for tensor in of_state)
+            )
+        in_order = [one if one.is_contiguous() else one.contiguous() for one in inputs]
         outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in self._outputs]
         given = self._given
-        for place, tensor in enumerate((*inputs, *outputs), states):
+        for place, tensor in enumerate((*in_order, *outputs), len(of_state)):
             given[place] = tensor.data_ptr()
         self._function(self.library.crew, ctypes.addressof(given))
         return outputs
-
-    def _take_state(self, tensors: Sequence[Tensor]) -> None:
-        self._of_state = list(tensors[: self._states])
-        self._given = (c_void_p * (len(tensors) + len(self._outputs)))()
-        for place, tensor in enumerate(self._of_state):
-            self._given[place] = tensor.data_ptr()

@@ -88,7 +88,7 @@ def normal_noise(shape: Sequence[int], generator: torch.Generator, device: torch
     """
     *before, rows, size = shape
     noise = torch.randn((*before, replicas() * rows, size), generator=generator, device=device)
-    return noise.narrow(-2, rank() * rows, rows)
+    return noise if replicas() == 1 else noise.narrow(-2, rank() * rows, rows)
 
 
 def highest(values: Tensor) -> Tensor:

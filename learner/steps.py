@@ -21,7 +21,7 @@ from learner.data_parallel import replicas
 
 Inputs = ParamSpec("Inputs")
 Outputs = TypeVar("Outputs")
-Run = Callable[[list[Tensor]], Sequence[Tensor]]
+Run = Callable[[list[Tensor], list[Tensor]], Sequence[Tensor]]  # of the state, then inputs
 Shapes = tuple[tuple[torch.Size, torch.dtype], ...]
 
 
@@ -45,12 +45,6 @@ class Step(Generic[Inputs, Outputs]):
     def called(self) -> bool:
         return self._shapes is not None
 
-    @property
-    def state_tensors(self) -> int:
-        """How many of what `run` is given are the state's, before it is replaced."""
-        assert self.arguments is not None
-        return len(tensors_of_state(self.arguments[0]))
-
     def replace(self, run: Run) -> None:
         """From here on `run` is called, for inputs as those of the first call."""
         assert self.called
@@ -62,14 +56,14 @@ class Step(Generic[Inputs, Outputs]):
             outputs = self.function(*args, **kwargs)
             if self._shapes is None:
                 self.arguments, self._outputs = args, outputs
-                self._shapes = shapes_of([*tensors_in(given)])
+                self._shapes = shapes_of(tensors_in(given))
             return outputs
         if state is not self._state:
             self._state, self._of_state = state, tensors_of_state(state)
-        inputs = [*tensors_in(given)]
+        inputs = tensors_in(given)
         if shapes_of(inputs) != self._shapes:  # the last minibatch of an epoch
             return self.function(*args, **kwargs)
-        replaced: Outputs = put_back(self._outputs, iter(self._run([*self._of_state, *inputs])))
+        replaced: Outputs = put_back(self._outputs, iter(self._run(self._of_state, inputs)))
         return replaced
 
 
@@ -77,19 +71,25 @@ def shapes_of(tensors: Sequence[Tensor]) -> Shapes:
     return tuple((tensor.shape, tensor.dtype) for tensor in tensors)
 
 
-def tensors_in(tree: Any) -> Iterator[Tensor]:
+def tensors_in(tree: Any) -> list[Tensor]:
     """Those of sequences, mappings and dataclasses, in order."""
+    found: list[Tensor] = []
+    _collect(tree, found)
+    return found
+
+
+def _collect(tree: Any, found: list[Tensor]) -> None:
     if isinstance(tree, Tensor):
-        yield tree
+        found.append(tree)
     elif isinstance(tree, Mapping):
         for value in tree.values():
-            yield from tensors_in(value)
+            _collect(value, found)
     elif isinstance(tree, tuple | list):
         for value in tree:
-            yield from tensors_in(value)
+            _collect(value, found)
     elif is_dataclass(tree):
         for field in fields(tree):
-            yield from tensors_in(getattr(tree, field.name))
+            _collect(getattr(tree, field.name), found)
 
 
 def put_back(tree: Any, tensors: Iterator[Tensor]) -> Any:

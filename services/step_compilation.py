@@ -44,7 +44,7 @@ from services.threads import local_threads, threads_of
 logger = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "REPERTORY_CACHE"
-WORTHWHILE_UPDATES = 5_000  # fewer do not pay for half a minute of compiling
+WORTHWHILE_UPDATES = 2_000  # fewer do not pay for seconds of compiling
 LOOK_SECONDS = 1.0
 KILL_SECONDS = 10.0
 DEADLINE_SECONDS = 600.0  # for a process that gets what others leave of the cores
@@ -123,7 +123,7 @@ class StepCompilation:
     def _take(self) -> bool:
         """What is in the cache, if all of it is."""
         assert self._folder is not None
-        if not is_complete(self._folder, list(self._steps)):
+        if not is_complete(self._folder, self._steps):
             return False
         try:
             shared = load_steps(self._steps, self._folder)

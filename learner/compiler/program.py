@@ -68,7 +68,7 @@ def source_of(functions: Sequence[StepFunction], threads: int) -> str:
     bodies = "\n".join(function.text for function in functions)
     entries = "\n".join(
         f"void step_{function.name}(Crew* crew, void* const* given) "
-        f"{{ crew->run({function.name}, given); }}"
+        f"{{ crew->run(body_{function.name}, given); }}"
         for function in functions
     )
     return f"""// Written by learner/compiler/program.py.
@@ -146,7 +146,7 @@ class _Function:
     def _function(self, outputs: list[OutputTensor]) -> StepFunction:
         body = "\n".join(self._parts)
         text = (
-            f"void {self._name}(Crew& crew, int me, void* const* given) {{\n"
+            f"void body_{self._name}(Crew& crew, int me, void* const* given) {{\n"
             "[[maybe_unused]] char* const mine = crew.memory_of(me);\n"
             + "\n".join([*self._given, *self._places()])
             + f"\n{body}\ncrew.meet();\n}}\n"

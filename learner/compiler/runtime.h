@@ -24,9 +24,11 @@ inline float square(float x) { return x * x; }
 inline float sign_of(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : x; }
 
 // exp(x) = 2^n exp(r) with |r| <= ln(2) / 2, the latter by its Taylor series: 2 units of the last place.
-// Without branches, so that loops of it become vector instructions.
+// Without branches, so that loops of it become vector instructions. 2^n alone may be larger than any
+// float where exp(x) is not, so n is added to the exponent that is there.
 inline float exp_of(float x) {
-  const float inside = at_most(at_least(x, -87.0f), 88.0f);
+  constexpr float LOWEST = -87.3f, HIGHEST = 88.7228f;
+  const float inside = at_most(at_least(x, LOWEST), HIGHEST);
   const float n = std::floor(inside * 1.44269504f + 0.5f);
   const float r = (inside - n * 0.693359375f) + n * 2.12194440e-4f;
   float sum = 1.0f / 5040;
@@ -37,18 +39,17 @@ inline float exp_of(float x) {
   sum = sum * r + 0.5f;
   sum = sum * r + 1.0f;
   sum = sum * r + 1.0f;
-  const float scale = std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
-  const float value = sum * scale;
-  return x > 88.0f ? (x > 88.7f ? INFINITY : value * (1.0f + (x - 88.0f) + 0.5f * square(x - 88.0f)))
-                   : (x < -87.0f ? 0.0f : value);
+  const int32_t bits = std::bit_cast<int32_t>(sum) + static_cast<int32_t>(n) * (1 << 23);
+  const float value = x > HIGHEST ? INFINITY : std::bit_cast<float>(bits);
+  return x != x ? x : (x < LOWEST ? 0.0f : value);
 }
 
-// By its odd Taylor series near zero, where 1 - 2 / (e^2x + 1) has few digits left.
+// Near zero, where 1 - 2 / (e^2x + 1) has few digits left, by a polynomial.
 inline float tanh_of(float x) {
   const float size = std::abs(x);
   const float far = 1.0f - 2.0f / (exp_of(2.0f * at_most(size, 10.0f)) + 1.0f);
   const float s = x * x;
-  float sum = -5.70498872745e-3f;  // minimax on |x| < 0.625
+  float sum = -5.70498872745e-3f;
   sum = sum * s + 2.06390887954e-2f;
   sum = sum * s - 5.37397155531e-2f;
   sum = sum * s + 1.33314422036e-1f;

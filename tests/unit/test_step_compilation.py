@@ -36,10 +36,10 @@ def test_nothing_is_compiled_where_it_is_switched_off_or_shared() -> None:
 @pytest.mark.parametrize(
     ("algo", "settings", "short"),
     [
-        ("dqn", {"steps": 10_000, "learner__updates_per_step": 0.5}, False),
-        ("dqn", {"steps": 9_999, "learner__updates_per_step": 0.5}, True),
-        ("ppo", {"steps": 32_000, "learner__epochs": 10, "learner__batch_size": 64}, False),
-        ("ppo", {"steps": 31_999, "learner__epochs": 10, "learner__batch_size": 64}, True),
+        ("dqn", {"steps": 4_000, "learner__updates_per_step": 0.5}, False),
+        ("dqn", {"steps": 3_999, "learner__updates_per_step": 0.5}, True),
+        ("ppo", {"steps": 12_800, "learner__epochs": 10, "learner__batch_size": 64}, False),
+        ("ppo", {"steps": 12_799, "learner__epochs": 10, "learner__batch_size": 64}, True),
     ],
 )
 def test_a_short_run_starts_no_compiler(
