@@ -38,7 +38,7 @@ from learner.compiled_steps import CompiledSteps
 from learner.compiler.operations import TAKEN_APART
 from learner.compiler.program import StepFunction, function_of, shared_function_of, source_of
 from learner.compiler.row_split import NotSplit, join, row_axis, split
-from learner.compiler.translation import Untranslated
+from learner.compiler.values import Untranslated
 from learner.steps import Run, Step, put_back, state_on, tensors_in, tensors_of_state
 from repertory.errors import RepertoryError
 
@@ -146,7 +146,9 @@ def _build(folder: Path) -> None:
         command, cwd=folder, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False
     )
     if done.returncode != 0:
-        raise CompilationError(f"{compiler} refuses it: {done.stderr[:2000]}")
+        lines = done.stderr.splitlines()
+        first = next((line for line in lines if "error" in line), "it does not say why")
+        raise CompilationError(f"{compiler} refuses it: {first[:300]}")
 
 
 def _by_inductor(called: Called, known: Path) -> Path:

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "REPERTORY_CACHE"
 WORTHWHILE_UPDATES = 2_000  # fewer do not pay for seconds of compiling
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 0.25
 KILL_SECONDS = 10.0
 DEADLINE_SECONDS = 600.0  # for a process that gets what others leave of the cores
 

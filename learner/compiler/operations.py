@@ -16,13 +16,14 @@ from torch.fx import Node
 
 from learner.compiler.axes import OTHER_AXES, arguments
 from learner.compiler.statements import Product, Reduction, Scatter, room_for_tiles
-from learner.compiler.translation import Operations, Translation, Untranslated
+from learner.compiler.translation import Operations, Translation
 from learner.compiler.values import (
     TYPES,
     Index,
     Lazy,
     Leaf,
     Scope,
+    Untranslated,
     Value,
     View,
     constant,

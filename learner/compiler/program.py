@@ -27,7 +27,7 @@ from learner.compiler.statements import (
     spread,
 )
 from learner.compiler.translation import Translation
-from learner.compiler.values import Storage, View, contiguous, shape_of, whole
+from learner.compiler.values import Kind, Storage, View, contiguous, shape_of, whole
 
 SHARED_OUT = 2048  # elements: below, a meeting costs more than it saves
 ALIGNMENT = 64
@@ -122,9 +122,8 @@ class _Function:
         placeholders = [node for node in graph.nodes if node.op == "placeholder"]
         given = {node: self._tensor(node.meta["val"]) for node in placeholders}
         outputs = _returned(graph)
-        translation = Translation(
-            graph, given, dict.fromkeys(outputs, "kept"), self._names, "temporary", OPERATIONS
-        )
+        wanted: dict[Node, Kind] = dict.fromkeys(outputs, "kept")
+        translation = Translation(graph, given, wanted, self._names, "temporary", OPERATIONS)
         for node in outputs:
             value = translation.view(node)
             target = self._output(shape_of(node.meta["val"]), node.meta["val"].dtype)
@@ -197,7 +196,7 @@ class _Function:
             for part in range(self._threads):
                 self._values[of_part(join, part)] = replace(view, part=part)
 
-    def _translated(self, piece: Piece, kind: str, temporary: str) -> list[Statement]:
+    def _translated(self, piece: Piece, kind: Kind, temporary: Kind) -> list[Statement]:
         """`kind` of storage of what it gives, and of what it needs meanwhile."""
         graph = piece.graph
         placeholders = [node for node in graph.nodes if node.op == "placeholder"]

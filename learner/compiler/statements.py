@@ -16,6 +16,7 @@ import torch
 
 from learner.compiler.values import (
     Index,
+    Kind,
     Leaf,
     Scope,
     Shape,
@@ -295,12 +296,12 @@ class Scatter(Statement):
 class Statements:
     """In turn; new assignments join earlier loops where they can."""
 
-    def __init__(self, names: Iterator[str], kind: str = "temporary") -> None:
+    def __init__(self, names: Iterator[str], kind: Kind = "temporary") -> None:
         self._names = names
         self._kind = kind  # of storage for new values
         self.all: list[Statement] = []
 
-    def new(self, shape: Shape, dtype: torch.dtype, kind: str | None = None) -> View:
+    def new(self, shape: Shape, dtype: torch.dtype, kind: Kind | None = None) -> View:
         storage = Storage(next(self._names), max(1, math.prod(shape)), dtype, kind or self._kind)
         return whole(storage, shape)
 
@@ -317,7 +318,7 @@ class Statements:
                 break
         self.all.append(new)
 
-    def kept(self, value: Value, kind: str | None = None) -> View:
+    def kept(self, value: Value, kind: Kind | None = None) -> View:
         """In memory, in order, as new."""
         view = self.new(value.shape, value.dtype, kind)
         self.assign(view, value)

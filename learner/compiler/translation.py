@@ -26,9 +26,11 @@ from learner.compiler.statements import (
     Statements,
 )
 from learner.compiler.values import (
+    Kind,
     Lazy,
     Shape,
     Storage,
+    Untranslated,
     Value,
     View,
     literal,
@@ -36,13 +38,8 @@ from learner.compiler.values import (
     seen,
     shape_of,
 )
-from repertory.errors import RepertoryError
 
 aten = torch.ops.aten
-
-
-class Untranslated(RepertoryError):
-    """An operation that has no translation to C++ yet."""
 
 
 Operations = Mapping[Any, Callable[["Translation", Node], Any]]
@@ -55,9 +52,9 @@ class Translation:
         self,
         graph: Graph,
         given: Mapping[Node, View],
-        wanted: Mapping[Node, str],
+        wanted: Mapping[Node, Kind],
         names: Iterator[str],
-        kind: str,
+        kind: Kind,
         operations: Operations,
     ) -> None:
         """`wanted` says which kind of storage a node's value is to have, `kind` that of others.
@@ -85,7 +82,7 @@ class Translation:
             value = self._values[node] = self.statements.kept(value, self._wanted.get(node))
         return value
 
-    def kind_of(self, node: Node) -> str | None:
+    def kind_of(self, node: Node) -> Kind | None:
         """Of the storage that its value is wanted in, if it is."""
         return self._wanted.get(node)
 

@@ -11,9 +11,12 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
+
+from repertory.errors import RepertoryError
 
 TYPES = {
     torch.float32: "float",
@@ -21,9 +24,17 @@ TYPES = {
     torch.bool: "bool",
     torch.int64: "int64_t",
     torch.int32: "int32_t",
+    torch.uint8: "uint8_t",
 }
+# temporary: of one thread, until it is read last; kept: of one thread, to the end of the step;
+# shared: of all threads; given: a tensor that the step is called with.
+Kind = Literal["temporary", "kept", "shared", "given"]
 Shape = tuple[int, ...]
 Index = tuple[str, ...] | None  # None: by the place `i` among all elements, which lie in order
+
+
+class Untranslated(RepertoryError):
+    """An operation or a type that has no translation to C++ yet."""
 
 
 @dataclass(eq=False)
@@ -33,12 +44,12 @@ class Storage:
     name: str
     size: int
     dtype: torch.dtype
-    # temporary: of one thread, until it is read last; kept: of one thread, to the end of the step;
-    # shared: of all threads; given: a tensor that the step is called with.
-    kind: str
+    kind: Kind
 
     @property
     def type(self) -> str:
+        if self.dtype not in TYPES:
+            raise Untranslated(f"a tensor of {self.dtype}")
         return TYPES[self.dtype]
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +32,22 @@ SMALL: dict[str, Any] = {"hidden_sizes": (16, 16)}
 
 def sample_for(spec: EnvSpec, seed: int = 0) -> Sample:
     rng = np.random.default_rng(seed)
-    shape = (ROWS, *spec.observation_shape)
     discrete = spec.action_kind == "discrete"
+
+    def observation() -> np.ndarray:
+        shape = (ROWS, *spec.observation_shape)
+        if spec.observation_kind == "pixels":
+            return rng.integers(0, 256, shape, np.uint8)
+        return rng.standard_normal(shape, np.float32)
+
     columns = {
-        "observation": rng.standard_normal(shape, np.float32),
+        "observation": observation(),
         "action": rng.integers(0, spec.num_actions, ROWS)
         if discrete
         else rng.uniform(-1, 1, (ROWS, spec.action_size)).astype(np.float32),
         "reward": rng.standard_normal(ROWS, np.float32),
         "discount": np.full(ROWS, 0.99, np.float32),
-        "next_observation": rng.standard_normal(shape, np.float32),
+        "next_observation": observation(),
         "policy_id": np.zeros(ROWS, np.int32),
         "policy_version": np.zeros(ROWS, np.int64),
     }
@@ -153,6 +160,20 @@ def test_every_algorithm_with_steps_learns_the_same(
     spec = SPECS["continuous" if algo in CONTINUOUS else "discrete"]
     algorithm = check_learns_the_same(algo, spec, tmp_path, threads)
     assert threads_of(algorithm) == {threads}
+
+
+@pytest.mark.slow
+def test_convolutions_are_compiled_by_inductor(tmp_path: Path) -> None:
+    spec = replace(
+        SPECS["discrete"],
+        observation_kind="pixels",
+        observation_shape=(4, 36, 36),
+        observation_dtype="|u1",
+        observation_low=(),
+        observation_high=(),
+    )
+    algorithm = check_learns_the_same("dqn", spec, tmp_path)
+    assert not isinstance(algorithm.step._run, CompiledStep)
 
 
 def test_other_settings_and_other_shapes_are_other_files(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from learner.ahead_of_time import _apart, _build
 from learner.compiled_steps import CompiledSteps
 from learner.compiler.program import function_of, source_of
-from learner.compiler.translation import Untranslated
+from learner.compiler.values import Untranslated
 
 # (M, K, N): whole tiles and their edges, single rows and columns, a depth of one.
 SHAPES = [
