@@ -135,12 +135,17 @@ def _rows_of(inputs: Sequence[Tensor]) -> int:
     raise NotSplit("no input has one number a row")
 
 
-def _build(folder: Path) -> None:
+def find_compiler() -> str:
     wanted = os.environ.get("CXX")
-    compiler = next(filter(shutil.which, [wanted] if wanted else COMPILERS), None)
-    if compiler is None:
-        looked_for = wanted or " or ".join(COMPILERS)
-        raise CompilationError(f"no C++ compiler: {looked_for} not found; install it or set CXX")
+    for compiler in [wanted] if wanted else COMPILERS:
+        if path := shutil.which(compiler):
+            return path
+    looked_for = wanted or " or ".join(COMPILERS)
+    raise CompilationError(f"no C++ compiler: {looked_for} not found; install it or set CXX")
+
+
+def _build(folder: Path) -> None:
+    compiler = find_compiler()
     command = [compiler, *FLAGS, f"-I{HEADERS}", "steps.cpp", "-o", CompiledSteps.LIBRARY]
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False

@@ -42,6 +42,7 @@ def examine() -> list[Finding]:
         ("rendering without a screen: CartPole-v1", False, lambda: _render("CartPole-v1")),
         ("rendering without a screen: HalfCheetah-v5", False, lambda: _render("HalfCheetah-v5")),
         ("MP4 (ffmpeg)", False, _ffmpeg),
+        ("C++ compiler, for faster learners", False, _compiler),
         ("writing to this folder", True, _writable),
         ("extras", False, _extras),
     ]
@@ -105,6 +106,12 @@ def _ffmpeg() -> str:
     import imageio_ffmpeg
 
     return f"ffmpeg {imageio_ffmpeg.get_ffmpeg_version()}"
+
+
+def _compiler() -> str:
+    from learner.ahead_of_time import find_compiler
+
+    return find_compiler()
 
 
 def _writable() -> str:
