@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.fleet import NO_SETTINGS, ROOT, Fleet, Launch
+from benchmarks.fleet import AS_LEARNERS, NO_SETTINGS, ROOT, Fleet, Launch
 from benchmarks.measure import Comparison, in_turns
 from benchmarks.peers.commands import Settings, TableJob
 from benchmarks.reverb_tuning import Trial, Tuned, tune, untuned
@@ -76,6 +76,9 @@ class Comparisons:
         for name, table in (("uniform", "uniform"), ("prioritised", "prioritized")):
             self._fill(table, settings)
             self._one(f"sample, {name}", "sample", table, settings, TEN_TIMES)
+        self._one(
+            "sample, uniform, as learners do", "sample", "uniform", settings, None, AS_LEARNERS
+        )
 
     def update(self) -> None:
         self._fill("prioritized", self._tuned["vector"].sample)

@@ -202,7 +202,8 @@ def _draw_nodes(panel: Any, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _draw_shards(panel: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     counts = [row["shards"] for row in rows]
-    for place, (name, label) in enumerate((("insert", "in"), ("sample", "out"))):
+    drawn = {"insert": "in", "sample": "out", "as_learners": "out, as learners do"}
+    for place, (name, label) in enumerate(drawn.items()):
         rates = [median(row[name]) for row in rows]
         panel.plot(counts, rates, "o-", color=COLORS[place], label=label)
     panel.set_xticks(counts)

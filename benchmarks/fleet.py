@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.peers.commands import Count, Job, Settings, TableJob
 from repertory.closing import Closing
+from services.replay_access import MOST_BATCHES_AT_ONCE
 
 ROOT = Path(__file__).parents[1]
 ANSWER_SECONDS = 120.0  # only something broken takes this long
@@ -24,6 +25,7 @@ BATCH = 256
 WARM_UP_SECONDS = 0.4
 START_TOGETHER_SECONDS = 1.5  # until the slowest of several processes is ready and warm
 NO_SETTINGS: Settings = {}
+AS_LEARNERS: Settings = {"batches_at_once": MOST_BATCHES_AT_ONCE}  # draw uniformly, of ours
 
 
 class PeerFailed(Exception):

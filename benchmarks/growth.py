@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.fleet import BATCH, Fleet, Launch
+from benchmarks.fleet import AS_LEARNERS, BATCH, NO_SETTINGS, Fleet, Launch
 from benchmarks.peers.commands import TableJob
 
 SAMPLERS = ("uniform", "prioritized")
@@ -43,11 +43,12 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class ShardRates:
-    """Items per second of one client that inserts and one that samples, each alone, by round."""
+    """Items per second of one client that inserts or samples, by round."""
 
     shards: int
     insert: Sequence[float]
-    sample: Sequence[float]
+    sample: Sequence[float]  # a message for each batch
+    as_learners: Sequence[float]  # for several batches
 
 
 def measure_growth(
@@ -76,11 +77,11 @@ def measure_shards(
     launch: Launch, counts: Sequence[int], rounds: int, seconds: float
 ) -> list[ShardRates]:
     table = TableJob("uniform", "vector", "uniform", capacity=SHARD_ITEMS, filled=SHARD_ITEMS)
-    insert: dict[int, list[float]] = {count: [] for count in counts}
-    sample: dict[int, list[float]] = {count: [] for count in counts}
+    work = (("insert", NO_SETTINGS), ("sample", NO_SETTINGS), ("sample", AS_LEARNERS))
+    rates: dict[int, list[list[float]]] = {count: [[] for _ in work] for count in counts}
     with Fleet(launch, [table], shards=max(counts)) as fleet:
         for _ in range(rounds):
             for count in counts:
-                insert[count].append(fleet.rate("insert", table.name, seconds, shards=count))
-                sample[count].append(fleet.rate("sample", table.name, seconds, shards=count))
-    return [ShardRates(count, insert[count], sample[count]) for count in counts]
+                for (what, settings), found in zip(work, rates[count], strict=True):
+                    found.append(fleet.rate(what, table.name, seconds, settings, shards=count))
+    return [ShardRates(count, *rates[count]) for count in counts]

@@ -215,10 +215,11 @@ def _growth_table(growth: list[Growth]) -> Table:
 
 def _shard_table(shards: list[ShardRates], cores: int) -> Table:
     table = Table(title=f"items/s of one client, by shards; all processes share {cores} cores")
-    for name in ("shards", "insert", "sample, uniform"):
+    for name in ("shards", "insert", "sample, uniform", "as learners do"):
         table.add_column(name, justify="right")
     for one in shards:
-        table.add_row(str(one.shards), f"{median(one.insert):,.0f}", f"{median(one.sample):,.0f}")
+        rates = (one.insert, one.sample, one.as_learners)
+        table.add_row(str(one.shards), *(f"{median(rate):,.0f}" for rate in rates))
     return table
 
 

@@ -180,8 +180,10 @@ def rows_of(document: dict[str, Any]) -> list[tuple[str, str, str, str, str]]:
         rows.append(
             (
                 f"{one['shards']} shards",
-                f"{median(one['insert']):,.0f} in, {median(one['sample']):,.0f} out, items/s",
-                f"{median(one['sample']) / median(first['sample']):.2f} x one shard, out",
+                f"{median(one['insert']):,.0f} in, {median(one['sample']):,.0f} out, "
+                f"{median(one['as_learners']):,.0f} out as learners do, items/s",
+                f"{median(one['sample']) / median(first['sample']):.2f}, "
+                f"{median(one['as_learners']) / median(first['as_learners']):.2f} x one shard, out",
                 "",
                 "",
             )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from buffer_server.frames import Column, stacked
+from buffer_server.frames import Column, rows_of, stacked
 from repertory.errors import UsageError
 from repertory.types import Array, Sample, TransitionBatch
 
@@ -72,6 +72,10 @@ class Selection:
         """[B] float32, importance weights."""
         return importance_weights(self.probabilities, self.beta, len(self.keys))
 
+    def rows(self, rows: slice) -> Selection:
+        probabilities = None if self.probabilities is None else self.probabilities[rows]
+        return Selection(self.keys[rows], probabilities, self.beta)
+
 
 @dataclass(frozen=True, slots=True)
 class Draw:
@@ -80,6 +84,11 @@ class Draw:
     columns: Mapping[str, Column]
     selection: Selection
     population: Population
+
+    def rows(self, rows: slice) -> Draw:
+        """Views of some of the items."""
+        columns = {name: rows_of(column, rows) for name, column in self.columns.items()}
+        return Draw(columns, self.selection.rows(rows), self.population)
 
     def sample(self) -> Sample:
         columns = {name: stacked(column) for name, column in self.columns.items()}

@@ -63,6 +63,13 @@ def stacked(column: Column) -> Array:
     return column.stacked() if isinstance(column, FrameStacks) else column
 
 
+def rows_of(column: Column, rows: slice) -> Column:
+    """Some of its items, as views."""
+    if isinstance(column, FrameStacks):
+        return FrameStacks(column.frames, column.index[rows])
+    return column[rows]
+
+
 def stacked_names(signature: Signature) -> list[str]:
     return [name for name, spec in signature.items() if spec.stack > 1]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from buffer_server.draws import Draw, Selection, importance_weights
+from buffer_server.draws import Draw, importance_weights
 from buffer_server.frames import Column, FrameStacks
 from repertory.errors import UsageError
 from repertory.types import Array, Sample, Signature, TransitionBatch
@@ -36,13 +36,9 @@ class Piece:
         return len(self.draw.selection.keys)
 
     def cut(self, count: int) -> tuple[Piece, Piece]:
-        """The first `count` items, and the rest. For queues, whose items have no probabilities."""
-        return self._part(slice(0, count)), self._part(slice(count, None))
-
-    def _part(self, rows: slice) -> Piece:
-        columns = {name: _rows(column, rows) for name, column in self.draw.columns.items()}
-        selection = Selection(self.draw.selection.keys[rows])
-        return Piece(self.shard, Draw(columns, selection, self.draw.population), self.chance)
+        """The first `count` items, and the rest."""
+        first, rest = self.draw.rows(slice(0, count)), self.draw.rows(slice(count, None))
+        return Piece(self.shard, first, self.chance), Piece(self.shard, rest, self.chance)
 
 
 def join(pieces: Sequence[Piece], signature: Signature) -> Sample:
@@ -93,12 +89,6 @@ def _weights(pieces: Sequence[Piece], total: int) -> Array:
         raise UsageError("only some shards sent probabilities: give all the same sampler")
     beta = largest.draw.selection.beta
     return importance_weights(np.concatenate(given) if given else None, beta, total)
-
-
-def _rows(column: Column, rows: slice) -> Column:
-    if isinstance(column, FrameStacks):
-        return FrameStacks(column.frames, column.index[rows])
-    return column[rows]
 
 
 def _copy(column: Column) -> Array:

@@ -23,7 +23,7 @@ class ShardedConfig(ConnectionConfig):
     # Sampling.
     # Batches under way; 0: each when asked for. Queues are never read ahead.
     prefetch: int = Field(default=2, ge=0, le=64)
-    # That one message may bring: where there is one shard, and no draw depends on another (no
+    # That one message of a shard may bring parts of, where no draw depends on another (no
     # priorities, no own items). The limiter lets all of them pass, or they are asked for singly.
     batches_at_once: int = Field(default=1, ge=1, le=64)
     own_policy: int | None = Field(default=None, ge=0)  # its place in the portfolio

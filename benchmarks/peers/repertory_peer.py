@@ -104,6 +104,7 @@ class RepertorySide:
                 addresses=tuple(job.addresses),
                 table=job.table,
                 prefetch=PREFETCH,
+                batches_at_once=job.settings.get("batches_at_once", 1),
                 insert_window_bytes=WINDOW_BYTES,
             )
         )

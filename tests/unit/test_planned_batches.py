@@ -375,14 +375,67 @@ def test_another_size_gets_nothing_that_came_for_the_one_before(released: thread
     assert shard.asked == [10, 20, 5]
 
 
-def test_large_batches_and_those_of_many_shards_come_one_by_one(released: threading.Event) -> None:
-    large, *others = (Numbering() for _ in range(3))
+def test_large_batches_come_one_by_one(released: threading.Event) -> None:
+    large = Numbering()
     items = 4000  # two of them are more than half of the largest message
     batches, _ = make_batches((1.0, large), batches_at_once=8)
     for _ in range(3):
         take(batches, items)
     assert large.asked == [items] * 3
-    batches, _ = make_batches(*((1.0, other) for other in others), batches_at_once=8)
-    for _ in range(2):
+
+
+def test_each_of_many_shards_is_asked_for_its_parts_of_several_batches(
+    released: threading.Event,
+) -> None:
+    shards = [Numbering(), Numbering()]
+    batches, _ = make_batches(*((100.0, shard) for shard in shards), batches_at_once=4)
+    samples = [take(batches, 10) for _ in range(7)]
+    for number, shard in enumerate(shards):
+        assert shard.asked == [5, 10, 20]  # of one batch, of two, of four
+        # Every batch has its half of each shard, and no item is in two.
+        keys = [sample.keys[np.array(owners(sample)) == number] for sample in samples]
+        assert [len(one) for one in keys] == [5] * 7
+        np.testing.assert_array_equal(np.concatenate(keys) & (2**48 - 1), np.arange(35))
+    for sample in samples:
+        np.testing.assert_array_equal(sample.batch.reward, sample.keys & (2**48 - 1))
+        assert owners(sample) == [0] * 5 + [1] * 5
+
+
+def test_a_held_shard_gives_its_parts_of_several_batches_one_by_one(
+    released: threading.Event,
+) -> None:
+    free, narrow = Numbering(), Numbering(allowed=17)
+    batches, _ = make_batches((100.0, free), (100.0, narrow), batches_at_once=4)
+    for _ in range(3):  # one, then two: so far both give all that they are asked for
         take(batches, 10)
-    assert sum(others[0].asked + others[1].asked) == 20
+    assert (free.given, narrow.given) == (15, 15)
+
+    def let_one_pass(request: pb.SampleRequest) -> Reply:
+        narrow.allowed = max(narrow.allowed, 5)
+        return narrow(request)
+
+    ScriptedStream.scripts["unix:/1"] = let_one_pass
+    batches.lanes[1].close()  # another stream, of that script
+    samples = [take(batches, 10) for _ in range(4)]
+    assert narrow.asked[:3] == [5, 10, 20]
+    assert set(narrow.asked[3:]) == {5}
+    assert free.asked[:3] == [5, 10, 20]  # what it gave for all four is used
+    assert [owners(sample) for sample in samples] == [[0] * 5 + [1] * 5] * 4
+    assert batches.refilled == 0
+
+
+def test_a_shard_that_is_lost_with_parts_of_several_batches_is_stood_in_for(
+    released: threading.Event,
+) -> None:
+    steady, failing = Numbering(), Numbering()
+
+    def lost_at_the_third(request: pb.SampleRequest) -> Reply:
+        return ReplayUnavailable("gone") if len(failing.asked) == 2 else failing(request)
+
+    batches, _ = make_batches((100.0, steady), (100.0, lost_at_the_third), batches_at_once=4)
+    samples = [take(batches, 10) for _ in range(7)]
+    assert [len(sample.keys) for sample in samples] == [10] * 7
+    assert [set(owners(sample)) for sample in samples] == [{0, 1}] * 3 + [{0}] * 4
+    assert batches.refilled == 4
+    keys = np.concatenate([sample.keys for sample in samples])
+    assert len(np.unique(keys)) == len(keys)
