@@ -33,7 +33,7 @@ from benchmarks.training_cases import (
     our_settings,
 )
 from repertory.errors import RepertoryError
-from services.step_compilation import CACHE_VARIABLE
+from services.compile_process import CACHE_VARIABLE
 
 LOOK_SECONDS = 0.1
 END_SECONDS = 10.0

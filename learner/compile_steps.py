@@ -1,18 +1,17 @@
 """Compiles the steps of a learner, in a process of its own.
 
-    python -m learner.compile_steps JOB KNOWN
+    python -m learner.compile_steps JOB KNOWN FOLDER
 
 The job is a folder with a learner's settings and one of its samples. The same update is made here
 once more, and every step that it calls is compiled for what it was called with, unless one like it
-is among the known. Works with whatever time others leave; `services.step_compilation` starts it and
-takes what it makes.
+is among the known; then all of them are in the folder. Works with whatever time others leave;
+`services.compile_process` starts it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,14 +21,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from learner.ahead_of_time import compile_steps
+from learner.ahead_of_time import compile_steps, keep
 from learner.steps import steps_of
 from repertory.parts import lookup
 from repertory.protocols import Algorithm
 from repertory.specs import EnvSpec
 from repertory.types import Sample, TransitionBatch
 
-SETTINGS, SAMPLE, COMPILED = "job.json", "sample.npz", "compiled"
+SETTINGS, SAMPLE = "job.json", "sample.npz"
 MOST_UPDATES = 100  # in which every step is called at least once
 LEAST_URGENT = 15
 
@@ -78,7 +77,7 @@ def compile_job(job: Job, folder: Path, known: Path) -> None:
     path = compile_steps(
         {name: (steps[name], arguments) for name, arguments in called.items()}, known, job.threads
     )
-    shutil.copytree(path, folder)
+    keep(path, folder)
 
 
 def _noting(
@@ -92,9 +91,9 @@ def _noting(
 
 
 def main() -> int:
-    folder, known = (Path(name) for name in sys.argv[1:])
+    job, known, folder = (Path(name) for name in sys.argv[1:])
     os.nice(LEAST_URGENT)
-    compile_job(Job.read(folder), folder / COMPILED, known)
+    compile_job(Job.read(job), folder, known)
     return 0
 
 

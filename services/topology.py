@@ -27,6 +27,7 @@ from repertory.specs import EnvSpec
 from services import ray_environment
 from services.batch_shares import items_per_replica
 from services.clusters.node import Node
+from services.early_compilation import EarlyCompilation
 from services.embedded_redis import EmbeddedRedis
 from services.local_run import RunResult
 from services.plan import Machines, Plan, make_plan, this_machine
@@ -73,6 +74,8 @@ def launch(
     private.mkdir(exist_ok=True)
     with ExitStack() as stack:
         plan = None if place.ray_address else _plan(config, this_machine())
+        if plan is not None:  # learners will be here
+            stack.enter_context(EarlyCompilation(config, spec))
         redis, server = place.redis, None
         if redis is None:
             server = stack.enter_context(EmbeddedRedis(private))

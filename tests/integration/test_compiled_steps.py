@@ -19,7 +19,8 @@ from repertory.envs import probe
 from repertory.parts import lookup
 from repertory.specs import EnvSpec
 from repertory.types import Sample, TransitionBatch
-from services.step_compilation import CACHE_VARIABLE, StepCompilation
+from services.compile_process import CACHE_VARIABLE, CompileProcess, CompileTask, cache_folder
+from services.step_compilation import DEADLINE_SECONDS, StepCompilation
 
 SPECS = {
     "discrete": probe(EnvConfig(id="CartPole-v1")),
@@ -176,17 +177,19 @@ def test_convolutions_are_compiled_by_inductor(tmp_path: Path) -> None:
     assert not isinstance(algorithm.step._run, CompiledStep)
 
 
-def test_other_settings_and_other_shapes_are_other_files(tmp_path: Path) -> None:
+def test_other_settings_and_other_shapes_are_other_files() -> None:
     spec = SPECS["discrete"]
-    algorithm, _ = made("dqn", spec)
+    config = lookup("algorithm", "dqn").Config
     sample = sample_for(spec)
-    key = compilation(algorithm, spec, tmp_path)._key(sample)
-    assert key == compilation(made("dqn", spec)[0], spec, tmp_path)._key(sample)
     half = Sample(sample.batch.select(slice(0, ROWS // 2)), sample.keys[::2], sample.weights[::2])
-    kind = lookup("algorithm", "dqn")
-    other = kind(kind.Config(**SMALL, lr=0.5), device=torch.device("cpu"), seed=3)
-    assert len({key, compilation(algorithm, spec, tmp_path)._key(half)}) == 2
-    assert compilation(other, spec, tmp_path)._key(sample) != key
+    name = CompileTask(config(**SMALL), spec, 1, sample).name
+    assert name == CompileTask(config(**SMALL), spec, 1, sample_for(spec, seed=1)).name
+    others = {
+        CompileTask(config(**SMALL), spec, 1, half).name,
+        CompileTask(config(**SMALL), spec, 2, sample).name,
+        CompileTask(config(**SMALL, lr=0.5), spec, 1, sample).name,
+    }
+    assert len(others | {name}) == 4
 
 
 def test_without_a_compiler_it_goes_on_as_it_is(
@@ -213,7 +216,7 @@ def test_a_spoilt_file_in_the_cache_is_not_used(
     algorithm, state = made("dqn", SPECS["discrete"])
     sample = sample_for(SPECS["discrete"])
     compiling = compilation(algorithm, SPECS["discrete"], tmp_path)
-    folder = tmp_path / compiling._key(sample)
+    folder = tmp_path / CompileTask(algorithm.config, SPECS["discrete"], 1, sample).name
     folder.mkdir(parents=True)
     (folder / "steps.json").write_text('{"threads": 1, "steps": {}}')
     (folder / "steps.so").write_bytes(b"garbage")
@@ -242,14 +245,55 @@ def test_closing_ends_the_process(tmp_path: Path) -> None:
     compiling.attend(sample)
     process = compiling._process
     assert process is not None
-    assert process.poll() is None
+    assert process.running
     compiling.close()
-    assert process.poll() is not None
+    assert not process.running
+
+
+def task_of(algorithm: Any, sample: Sample) -> CompileTask:
+    return CompileTask(algorithm.config, SPECS["discrete"], 1, sample)
+
+
+def test_only_one_compiles_the_same_steps_and_others_take_them_from_it(tmp_path: Path) -> None:
+    algorithm, state = made("dqn", SPECS["discrete"])
+    sample = sample_for(SPECS["discrete"])
+    task = task_of(algorithm, sample)
+    folder = tmp_path / task.name
+    first = CompileProcess.start(task, folder)
+    assert first is not None
+    assert CompileProcess.start(task, folder) is None
+    algorithm.update(state, sample)
+    waiting = compilation(algorithm, SPECS["discrete"], tmp_path)
+    waiting.attend(sample)
+    assert waiting._process is None
+    assert not waiting.done
+    first.wait(DEADLINE_SECONDS)
+    assert first.failure is None
+    first.close()
+    waiting._look_at = 0.0
+    waiting.attend(sample)
+    assert waiting.done
+    assert algorithm.step.compiled
+
+
+def test_who_waits_for_a_process_that_dies_compiles_by_itself(tmp_path: Path) -> None:
+    algorithm, state = made("dqn", SPECS["discrete"])
+    sample = sample_for(SPECS["discrete"])
+    task = task_of(algorithm, sample)
+    first = CompileProcess.start(task, tmp_path / task.name)
+    assert first is not None
+    algorithm.update(state, sample)
+    waiting = compilation(algorithm, SPECS["discrete"], tmp_path)
+    waiting.attend(sample)
+    assert waiting._process is None
+    first.close()  # killed
+    waiting._look_at = 0.0
+    waiting.attend(sample)
+    assert waiting._process is not None
+    waiting.close()
 
 
 def test_the_cache_can_be_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from services.step_compilation import cache_folder
-
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     assert cache_folder() == tmp_path
     monkeypatch.delenv(CACHE_VARIABLE)
