@@ -89,7 +89,7 @@ benchmarks/.venv-%/.installed: benchmarks/requirements-%.txt
 bench: bench-setup
 	-$(BIN)/python -m benchmarks.replay
 	-$(BIN)/python -m benchmarks.learner
-	-$(BIN)/python -m benchmarks.learner --threads 2
+	-$(BIN)/python -m benchmarks.learner --threads 2 --cases td3 sac
 	-$(BIN)/python -m benchmarks.rollout
 	-$(BIN)/python -m benchmarks.weights
 	-$(BIN)/python -m benchmarks.scaling

@@ -55,12 +55,12 @@ class Options:
     """Only these; by default all that have the algorithm."""
     rounds: int = 3
     """Of throughput: how often each system is measured; of the others: seeds."""
-    seconds: float = 30.0
+    seconds: float = 12.0
     """Of one measurement of throughput, once learning has settled."""
     threads: int = 0
     """Of torch, in learners and in peers; 0: what each system takes by itself."""
     resume: bool = False
-    """What is in the results already, with the same settings, is not made again."""
+    """What is there already, of this commit and with the same settings, is not made again."""
     quick: bool = False
     """One round of five seconds of PPO, ours and SB3. Its figures mean little."""
     check: bool = False
@@ -97,9 +97,7 @@ def plan(options: Options) -> Iterator[Record]:
 def made(record: Record) -> Record:
     """The training that the record asks for, and what came of it."""
     facts = machine_facts()
-    record = replace(
-        record, commit=str(facts["commit"]), load=float(str(facts["load"])), date=str(facts["date"])
-    )
+    record = replace(record, load=float(str(facts["load"])), date=str(facts["date"]))
     job = TrainingJob.from_json(record.job)
     window = record.window_seconds
 
@@ -160,7 +158,9 @@ def warm_up(record: Record) -> None:
 def run(options: Options, console: Console) -> Records:
     path = options.results_file
     records = Records.read(path)
-    todo = [one for one in plan(options) if not (options.resume and records.has(one))]
+    commit = str(machine_facts()["commit"])
+    planned = (replace(one, commit=commit) for one in plan(options))
+    todo = [one for one in planned if not (options.resume and records.has(one))]
     warm: set[CaseName] = set()
     for number, wanted in enumerate(todo, 1):
         if wanted.part == "time_to_threshold" and wanted.system == "repertory":

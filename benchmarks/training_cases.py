@@ -61,7 +61,7 @@ JOBS: Mapping[Part, Mapping[CaseName, TrainingJob]] = {
 SYSTEMS: Mapping[Part, tuple[System, ...]] = {
     "throughput": ("repertory", "sb3", "sb3_vector", "rllib"),
     "time_to_threshold": ("repertory", "repertory_first", "repertory_local", "sb3"),
-    "returns": ("repertory", "repertory_local", "sb3"),
+    "returns": ("repertory", "sb3"),
 }
 
 
@@ -72,8 +72,8 @@ def systems_of(part: Part, case: CaseName) -> tuple[System, ...]:
         absent.add("rllib")  # it no longer has TD3
     if LAYOUTS[case].all_copies == 1:
         absent.add("sb3_vector")  # it would be the same as `sb3`
-    if part == "time_to_threshold" and case == "ppo":
-        absent.update(DISTRIBUTED)  # a few seconds of work: not what a fleet is for
+    if part == "time_to_threshold":  # a few seconds of work are not what a fleet is for
+        absent.update(DISTRIBUTED if case == "ppo" else {"repertory_local"})
     return tuple(system for system in SYSTEMS[part] if system not in absent)
 
 

@@ -40,6 +40,11 @@ class Record:
     date: str = ""
 
     @property
+    def at(self) -> str:
+        """The commit, whether files differ from it or not: results do, from the first one on."""
+        return self.commit.removesuffix("+")
+
+    @property
     def key(self) -> Key:
         return (self.part, self.case, self.system, self.round)
 
@@ -60,9 +65,12 @@ class Records:
         self._records[record.key] = record
 
     def has(self, record: Record) -> bool:
-        """Whether one of the same work is there, and did not fail."""
+        """Whether one of the same work, at the same commit, is there, and did not fail.
+
+        Those that were committed with the results are of an earlier one.
+        """
         found = self._records.get(record.key)
-        if found is None or found.failure is not None:
+        if found is None or found.failure is not None or found.at != record.at:
             return False
         same_job = json.dumps(found.job, sort_keys=True) == json.dumps(record.job, sort_keys=True)
         return same_job and found.window_seconds == record.window_seconds

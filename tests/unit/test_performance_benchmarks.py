@@ -128,7 +128,7 @@ SCALING: dict[str, Any] = {
     },
     "actors": [{"actors": 2, "steps_per_second": 85.0, "possible": 100.0, "share": 0.85}],
     "nodes": [],
-    "shards": [{"shards": 1, "insert": [3.0], "sample": [2.0]}],
+    "shards": [{"shards": 1, "insert": [3.0], "sample": [2.0], "as_learners": [4.0]}],
     "items": [
         {"sampler": "uniform", "medians": {"10": 5.0, "100": 6.0}, "ratio": 1.2, "target": 2.0,
          "ok": True}

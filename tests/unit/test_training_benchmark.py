@@ -197,6 +197,8 @@ def test_what_is_there_with_the_same_settings_is_not_made_again(tmp_path: Path) 
     assert not records.has(replace(wanted, round=2))
     assert not records.has(replace(wanted, window_seconds=5.0))
     assert not records.has(replace(wanted, job=asdict(replace(JOB, threads=2))))
+    assert records.has(replace(wanted, commit=f"{done.commit}+"))  # results are files, too
+    assert not records.has(replace(wanted, commit="another"))
     records.add(replace(done, failure="it ended"))
     assert not records.has(wanted)
     assert Records.read(tmp_path / "none.json").to_json() == []
