@@ -77,7 +77,12 @@ format: $(STAMP)
 PEERS := reverb sb3 rllib
 PEER_STAMPS := $(PEERS:%=benchmarks/.venv-%/.installed)
 
-bench-setup: $(STAMP) $(PEER_STAMPS)
+bench-setup: $(STAMP) $(PEER_STAMPS) $(VENV)/.envpool
+
+# A vector backend of ours, as an extra: rollouts are measured with it too.
+$(VENV)/.envpool: $(STAMP)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[envpool]"
+	touch $@
 
 benchmarks/.venv-%/.installed: benchmarks/requirements-%.txt
 	$(PYTHON) -m venv $(@D)
@@ -123,7 +128,7 @@ bench-end-to-end: $(STAMP) benchmarks/.venv-sb3/.installed benchmarks/.venv-rlli
 	$(BIN)/python -m benchmarks.end_to_end $(ARGS)
 
 # Rollouts against the bare vector environment.
-bench-rollout: $(STAMP)
+bench-rollout: $(STAMP) $(VENV)/.envpool
 	$(BIN)/python -m benchmarks.rollout $(ARGS)
 
 # How long weights take from a learner to those who act.
