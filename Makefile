@@ -89,7 +89,7 @@ benchmarks/.venv-%/.installed: benchmarks/requirements-%.txt
 	$(@D)/bin/pip install --quiet --requirement $<
 	touch $@
 
-# Everything that has a target: hours, most of them in bench-end-to-end, which goes on where it was stopped.
+# Everything that has a target: an hour and a half, most of it whole systems, which go on where they were stopped.
 # What fails or misses a target does not keep the rest from being measured.
 bench: bench-setup
 	-$(BIN)/python -m benchmarks.replay

@@ -8,6 +8,7 @@ network namespaces (`benchmarks.node_scaling`). There is no peer: linear is the 
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -138,13 +139,17 @@ def run(options: Options, console: Console) -> Report:
             console.print(f"no machines: {reason}")
         else:
             console.print("machines ...")
-            report.nodes = measure_nodes(
-                options.nodes,
-                actors_per_node=options.actors_per_node,
-                env_seconds=options.env_seconds,
-                warm_up_seconds=options.warm_up_seconds,
-                seconds=options.seconds,
-            )
+            try:
+                report.nodes = measure_nodes(
+                    options.nodes,
+                    actors_per_node=options.actors_per_node,
+                    env_seconds=options.env_seconds,
+                    warm_up_seconds=options.warm_up_seconds,
+                    seconds=options.seconds,
+                )
+            except (AssertionError, OSError, subprocess.SubprocessError) as error:
+                report.skipped["nodes"] = f"failed: {' '.join(str(error).split())[:300]}"
+                console.print(f"machines {report.skipped['nodes']}")
     return report
 
 

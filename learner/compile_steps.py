@@ -4,14 +4,12 @@
 
 The job is a folder with a learner's settings and one of its samples. The same update is made here
 once more, and every step that it calls is compiled for what it was called with, unless one like it
-is among the known; then all of them are in the folder. Works with whatever time others leave;
-`services.compile_process` starts it.
+is among the known; then all of them are in the folder. `services.compile_process` starts it.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +28,6 @@ from repertory.types import Sample, TransitionBatch
 
 SETTINGS, SAMPLE = "job.json", "sample.npz"
 MOST_UPDATES = 100  # in which every step is called at least once
-LEAST_URGENT = 15
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,6 @@ def _noting(
 
 def main() -> int:
     job, known, folder = (Path(name) for name in sys.argv[1:])
-    os.nice(LEAST_URGENT)
     compile_job(Job.read(job), folder, known)
     return 0
 

@@ -93,7 +93,11 @@ class CompileTask:
 
 
 class CompileProcess:
-    """Puts the steps of a task into a folder, and ends. Gets what time others leave."""
+    """Puts the steps of a task into a folder, and ends.
+
+    It takes its share of the cores like anybody: with a lower priority a run that starts would
+    leave it so little that its learner goes on uncompiled for longer than the start takes.
+    """
 
     def __init__(self, task: CompileTask, folder: Path, lock: IO[bytes] | None) -> None:
         self._job = tempfile.TemporaryDirectory(prefix="repertory-compile-")
@@ -104,6 +108,7 @@ class CompileProcess:
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": str(task.threads),
+            "TMPDIR": str(job),  # what a compiler that is killed leaves there goes with it
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
             "TORCHINDUCTOR_CACHE_DIR": str(job / "inductor"),
         }

@@ -6,6 +6,7 @@ was asked for is taken; `auto` is worked out here, and each comes with its reaso
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from services.threads import threads_of
 
 WORKER_BYTES = 250 * 2**20  # a rollout process with torch and a small environment
 LARGEST_SHARD_COUNT = 64
+PARTS_OF_A_CORE = 10_000  # in which Ray counts
 CORES_PER_SHARD = 16  # one shard serves what so many cores of actors and learners produce
 
 
@@ -75,7 +77,7 @@ def make_plan(config: RunConfig, machines: Machines) -> Plan:
     # a laptop runs more of them than it has cores on purpose.
     actor_cores = 0.0
     if machines.nodes > 1:
-        actor_cores = round(min(1.0, spare / actors) if actors else 1.0, 4)
+        actor_cores = _actor_cores(spare, actors, machines.nodes)
         reasons["cores of an actor"] = f"{actor_cores:g}, so that Ray spreads them over the nodes"
     return Plan(actors, shards, actor_cores, learner_cores, gpus, reasons)
 
@@ -139,6 +141,16 @@ def _actors(
     )
     reasons["actors"] = f"{actors}, {limit}; {config.env.copies} copies of the environment each"
     return actors
+
+
+def _actor_cores(spare: float, actors: int, nodes: int) -> float:
+    """So little that all have room, however the spare cores are spread over the nodes.
+
+    A node of x spare cores takes floor(x / c) of them, more than x / c - 1: all nodes more than
+    spare / c - nodes, and all actors but the first, which waits for no core, are to be among those.
+    """
+    cores = min(1.0, spare / max(1, actors - 1 + nodes))
+    return math.floor(cores * PARTS_OF_A_CORE) / PARTS_OF_A_CORE
 
 
 def _shards(config: RunConfig, machines: Machines, reasons: dict[str, str]) -> int:

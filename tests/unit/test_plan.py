@@ -35,7 +35,18 @@ def test_a_large_node_is_filled() -> None:
 
 def test_on_one_machine_actors_set_no_cores_aside_on_several_they_are_spread() -> None:
     assert plan(NODE).actor_cores == 0.0
-    assert plan(CLUSTER).actor_cores == 1.0
+    assert plan(CLUSTER, **{"topology.actors": 40}).actor_cores == 1.0
+
+
+@pytest.mark.parametrize("actors", [2, 8, 12, 13, 50, 200])
+@pytest.mark.parametrize("cores", [(2, 2, 2), (2, 2), (1, 1, 1, 1, 8), (16, 3, 5)])
+def test_all_actors_have_room_however_cores_are_spread(cores: tuple[int, ...], actors: int) -> None:
+    machines = Machines(float(sum(cores)), 512 * GIB, 0, nodes=len(cores))
+    made = plan(machines, **{"topology.actors": actors})
+    for home in range(len(cores)):  # of the learner, as far as it has the cores
+        spare = [n - made.learner_cores * (place == home) for place, n in enumerate(cores)]
+        room = sum(int(round(max(0, free) / made.actor_cores, 6)) for free in spare)
+        assert room >= actors - 1, "the first one asks for none"
 
 
 @pytest.mark.parametrize("machines", [LAPTOP, CLUSTER])
