@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, median
 from typing import Any
@@ -37,6 +38,15 @@ def made_of(document: Document, command: str) -> str:
         f"`{command}`, commit `{machine['commit']}`, {machine['date'][:10]}; {machine['cpu']}, "
         f"{machine['cores']} cores, load {machine['load']} before."
     )
+
+
+def _trainings_made_of(document: Document) -> str:
+    """Trainings are kept one by one, perhaps of several days: the commits, most of them first."""
+    machine = document["machine"]
+    of = Counter(record.at for record in _records(document))
+    commits = ", ".join(f"`{commit}` ({count})" for commit, count in of.most_common() if commit)
+    where = f"{machine['cpu']}, {machine['cores']} cores"
+    return f"`make bench-end-to-end`; {where}. Trainings by commit: {commits}."
 
 
 def learner_tables(document: Document) -> str:
@@ -126,7 +136,7 @@ def end_to_end_tables(document: Document) -> str:
                         better.get(system, ""),
                     ]
                 )
-    parts = [made_of(document, "make bench-end-to-end")]
+    parts = [_trainings_made_of(document)]
     if throughput:
         head = ["while learning", "system", "steps/s", "updates/s", "updates per step",
                 "first update, s", "ours / theirs, steps/s"]  # fmt: skip
