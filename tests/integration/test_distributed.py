@@ -53,7 +53,7 @@ def test_a_run_ends_with_all_it_promises_and_leaves_no_process_behind(train: Tra
 
 
 def test_kills_of_every_kind_of_process_are_survived(train: Train) -> None:
-    dqn(train, 8000)
+    dqn(train, 30_000)  # more than a fast machine makes before the last kill
     for name in ("worker-0", "shard-1", "learner-dqn"):
         train.until(lambda: train.env_steps() > 1200)  # there is a checkpoint
         member = train.await_member(name)
