@@ -15,7 +15,15 @@ import torch
 from torch.fx import Node
 
 from learner.compiler.axes import OTHER_AXES, arguments
-from learner.compiler.statements import Product, Reduction, Scatter, room_for_tiles
+from learner.compiler.gates import Gated, gated_factor, is_outer
+from learner.compiler.statements import (
+    GatedProduct,
+    Product,
+    Reduction,
+    Scatter,
+    room_for_gates,
+    room_for_tiles,
+)
 from learner.compiler.translation import Operations, Translation
 from learner.compiler.values import (
     TYPES,
@@ -106,11 +114,17 @@ def _cast(translation: Translation, node: Node) -> Value:
 # Products
 
 
-def _product(translation: Translation, node: Node) -> View:
-    left, right = map(translation.in_memory, arguments(node))
+def _product(translation: Translation, node: Node) -> Value:
     of, statements = node.meta["val"], translation.statements
     if of.dtype != FLOAT:
         raise Untranslated(f"a product of {of.dtype}")
+    if is_outer(node):
+        factors = [*map(translation.in_memory, arguments(node))]
+        return pointwise(shape_of(of), FLOAT, factors, lambda x, y: f"({x} * {y})")
+    gated = gated_factor(node)
+    if gated and isinstance(translation.value(gated.node), Lazy):  # what it is made of is there
+        return _gated_product(translation, node, gated)
+    left, right = map(translation.in_memory, arguments(node))
     shape = shape_of(of)
     if len(right.shape) == 1:  # a vector is a matrix of one column
         right = replace(right, shape=(*right.shape, 1), strides=(*right.strides, 1))
@@ -119,6 +133,29 @@ def _product(translation: Translation, node: Node) -> View:
     packed = statements.new((room_for_tiles(shape[-1], left.shape[-1]),), FLOAT, "temporary")
     statements.add(Product(_suited(left), _suited(right), target, packed))
     return whole(target.storage, shape_of(of))
+
+
+def _gated_product(translation: Translation, node: Node, gated: Gated) -> View:
+    gate, rows, depths, other = map(
+        translation.in_memory, (gated.gate, gated.rows, gated.columns, gated.other)
+    )
+    if gated.is_turned:
+        gate, rows, depths = _turned(gate), _turned(depths), _turned(rows)
+    if gated.is_right:
+        gate, rows, depths, other = _turned(gate), _turned(depths), _turned(rows), _turned(other)
+    statements = translation.statements
+    target = translation.new(node)
+    room = statements.new((room_for_gates(*gate.shape[-2:]),), FLOAT, "temporary")
+    statements.add(
+        GatedProduct(gate, other, target, room, rows=rows, depths=depths, turned=gated.is_right)
+    )
+    return target
+
+
+def _turned(view: View) -> View:
+    *batch, rows, columns = view.shape
+    *steps, down, along = view.strides
+    return replace(view, shape=(*batch, columns, rows), strides=(*steps, along, down))
 
 
 def _suited(view: View) -> View:

@@ -72,6 +72,7 @@ def source_of(functions: Sequence[StepFunction], threads: int) -> str:
         for function in functions
     )
     return f"""// Written by learner/compiler/program.py.
+#include "gated_products.h"
 #include "products.h"
 #include "runtime.h"
 

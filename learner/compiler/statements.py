@@ -29,6 +29,7 @@ from learner.compiler.values import (
 )
 
 WIDEST_TILE = 32  # columns: TILE_LANES of products.h
+TABLE_COLUMNS = 64  # of gated_products.h
 Reducer = Literal["sum", "least", "greatest", "argmax"]
 START = {"sum": 0.0, "least": math.inf, "greatest": -math.inf}
 JOINED = {"sum": "{0} + {1}", "least": "least({0}, {1})", "greatest": "greatest({0}, {1})"}
@@ -141,8 +142,7 @@ class Product(Statement):
         return self.target.shape
 
     def text(self, unstored: set[Storage], bounds: tuple[str, str] | None = None) -> str:
-        *batch, rows, columns = self.target.shape
-        depth = self.left.shape[-1]
+        *batch, _, columns = self.target.shape
         member = tuple(f"d{axis}" for axis in range(len(batch)))
         index = (*member, "row", "column")
         scope = Scope()
@@ -153,16 +153,52 @@ class Product(Statement):
         if scope.lines:
             inner = loop("column", "0", str(columns), scope.lines)
             then = loop("row", "from", "to", [inner], vector=False)
-        sizes = (rows, columns, depth, *self.left.strides[-2:], *self.right.strides[-2:])
-        pointers = ", ".join(
-            f"{view.pointer} + {view.address((*member, '0', '0'))}"
-            for view in (self.left, self.right, self.target)
-        )
-        call = (
-            f"product<{', '.join(str(size) for size in sizes)}>({pointers}, {self.packed.pointer}, "
-            f"[&](long from, long to) {{\n{then}\n}});"
-        )
+        call = f"{self._called(member)}, [&](long from, long to) {{\n{then}\n}});"
         return nest(member, tuple(batch), [call], vector=False)
+
+    def _called(self, member: tuple[str, ...]) -> str:
+        """The call, but for what is done to rows that are done."""
+        sizes = (
+            *self.target.shape[-2:], self.left.shape[-1],
+            *self.left.strides[-2:], *self.right.strides[-2:],
+        )  # fmt: skip
+        return _call("product", sizes, member, (self.left, self.right, self.target, self.packed))
+
+
+@dataclass(eq=False)
+class GatedProduct(Product):
+    """A product whose left factor is rows[..., M, 1] depths[..., 1, K] where a gate is open.
+
+    `turned`: the target is [..., N, M].
+    """
+
+    rows: View = field(kw_only=True)
+    depths: View = field(kw_only=True)
+    turned: bool = field(kw_only=True)
+
+    @property
+    def own_leaves(self) -> Iterator[Leaf]:
+        yield from super().own_leaves  # the left one is the gate
+        yield Leaf(self.rows, False)
+        yield Leaf(self.depths, False)
+
+    def _called(self, member: tuple[str, ...]) -> str:
+        sizes = (
+            self.left.shape[-2], self.right.shape[-1], self.left.shape[-1],
+            *self.left.strides[-2:], self.rows.strides[-2], self.depths.strides[-1],
+            *self.right.strides[-2:], "true" if self.turned else "false",
+        )  # fmt: skip
+        views = (self.left, self.rows, self.depths, self.right, self.target, self.packed)
+        return _call("gated_product", sizes, member, views)
+
+
+def _call(
+    name: str, sizes: Sequence[int | str], member: tuple[str, ...], views: Sequence[View]
+) -> str:
+    """Of a function of products.h, with an argument to follow; the last view is room for all."""
+    pointers = [f"{one.pointer} + {one.address((*member, '0', '0'))}" for one in views[:-1]]
+    given = ", ".join([*pointers, views[-1].pointer])
+    return f"{name}<{', '.join(map(str, sizes))}>({given}"
 
 
 @dataclass(eq=False)
@@ -428,6 +464,11 @@ def spread(sizes: Sequence[tuple[int, int, int]], alignment: int = 64) -> tuple[
         places.append(place)
         taken.append((place, place + rounded, first, last))
     return places, max((end for _, end, *_ in taken), default=0)
+
+
+def room_for_gates(rows: int, depth: int) -> int:
+    """Elements that `gated_product` needs beside its result: gated_products.h, on any processor."""
+    return -(-rows * (depth + 3) // 16) + WIDEST_TILE + (rows + depth) * TABLE_COLUMNS
 
 
 def room_for_tiles(columns: int, depth: int) -> int:

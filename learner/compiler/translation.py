@@ -20,6 +20,7 @@ from learner.compiler.formulas import (
     NAMED,
     SETTINGS,
 )
+from learner.compiler.gates import is_only_gated
 from learner.compiler.statements import (
     Reducer,
     Reduction,
@@ -245,5 +246,8 @@ def _readers(node: Node) -> int:
 
 
 def _cheap(node: Node) -> bool:
-    """A gradient joined of its parts: reading them again costs no more than writing it down."""
-    return bool(node.meta.get("joined"))
+    """Reading what it is made of again costs no more than writing it down.
+
+    A gradient joined of its parts, and one behind gates that no product needs in memory.
+    """
+    return bool(node.meta.get("joined")) or is_only_gated(node)

@@ -56,6 +56,16 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     "counted": lambda x: torch.arange(len(x)).to(torch.float32)[:, None] * x,
 }
 
+# (rows, depth, columns) of products with a gradient behind a ReLU, in whole tables and not.
+GATED_SHAPES = [
+    (256, 256, 256),
+    (32, 64, 16),
+    (48, 37, 80),
+    (128, 300, 400),
+    (64, 3, 192),
+    (100, 256, 256),
+]
+
 
 @dataclass(frozen=True)
 class Case:
@@ -82,7 +92,50 @@ def cases() -> dict[str, Case]:
                 (left, random(2, k, n), random(2, 1, n)),
             ),
         }
+    return found | gated_cases()
+
+
+def behind_relu(rows: Tensor, columns: Tensor, output: Tensor) -> Tensor:
+    """The gradient of one number a row, at the layer below."""
+    gradient: Tensor = torch.ops.aten.threshold_backward(rows @ columns, output, 0)
+    return gradient
+
+
+def gated_cases() -> dict[str, Case]:
+    """As left factor, as right factor, the transposes of both, for one network and for twins."""
+    found = {}
+    for number, (m, k, n) in enumerate(GATED_SHAPES):
+        for twins in ((), (2,)):
+            outer = random(*twins, m, 1), random(*twins, 1, k, seed=1)
+            output = torch.relu(random(*twins, m, k, seed=2))
+            below, turned = random(*twins, k, n, seed=3), random(*twins, n, k, seed=4)
+            above = random(*twins, n, m, seed=5)
+            name = f"gated_{len(twins)}_{number}"
+            found |= {
+                f"{name}_left": Case(
+                    lambda r, c, o, b: behind_relu(r, c, o) @ b, (*outer, output, below)
+                ),
+                f"{name}_left_of_a_turned_one": Case(
+                    lambda r, c, o, b: torch.relu(behind_relu(r, c, o) @ b.mT + 1),
+                    (*outer, output, turned),
+                ),
+                f"{name}_right": Case(
+                    lambda r, c, o, b: 2 * (b @ behind_relu(r, c, o)), (*outer, output, above)
+                ),
+                f"{name}_turned": Case(
+                    lambda r, c, o, b: behind_relu(r, c, o).mT @ b.mT, (*outer, output, above)
+                ),
+                f"{name}_all": Case(_everything_of_a_layer, (*outer, output, above, turned)),
+            }
     return found
+
+
+def _everything_of_a_layer(
+    rows: Tensor, columns: Tensor, output: Tensor, inputs: Tensor, weights: Tensor
+) -> Tensor:
+    gradient = behind_relu(rows, columns, output)
+    below = (gradient @ weights.mT).mean(-2)
+    return torch.cat([below, (inputs @ gradient).mean(-1), gradient.mean(-2)], -1)
 
 
 CASES = cases()
@@ -121,6 +174,57 @@ def test_the_same_numbers_as_torch(library: CompiledSteps, name: str) -> None:
     wanted = case.function(*case.inputs)
     # Products of up to 300 terms in another order; functions within some units of the last place.
     torch.testing.assert_close(got, wanted, rtol=1e-5, atol=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "below", "count"),
+    [(64, 48, 32, 2), (100, 48, 32, 2), (16, 48, 32, 0), (64, 48, 50, 0), (64, 40, 32, 0)],
+)
+def test_which_products_are_done_by_gates(rows: int, width: int, below: int, count: int) -> None:
+    """Results of whole vectors, with rows enough to pay for the sums; both products or none."""
+    inputs = (random(rows, 1), random(1, width), torch.relu(random(rows, width)))
+    more = (random(below, rows), random(below, width))
+    graph = recorded(Case(_everything_of_a_layer, (*inputs, *more)))
+    assert source_of([function_of("step", graph)], 1).count("gated_product<") == count
+
+
+def test_gates_are_those_before_a_change(tmp_path: Path) -> None:
+    """What the gradient is made of may be changed before a product reads it."""
+
+    def function(rows: Tensor, columns: Tensor, output: Tensor, below: Tensor) -> Tensor:
+        gradient = behind_relu(rows, columns, output)
+        columns.mul_(3)
+        return gradient @ below
+
+    columns = random(1, 64, seed=1)
+    inputs = random(64, 1), torch.relu(random(64, 64)), random(64, 32)
+    case = Case(function, (inputs[0], columns.clone(), *inputs[1:]))
+    step = compiled({"step": case}, tmp_path).step("step")
+    changed = columns.clone()
+    (got,) = step([], [inputs[0], changed, *inputs[1:]])
+    torch.testing.assert_close(got, behind_relu(inputs[0], columns, inputs[1]) @ inputs[2])
+    torch.testing.assert_close(changed, 3 * columns)
+
+
+def test_closed_gates_let_nothing_through(tmp_path: Path) -> None:
+    """Units that no row opens have no gradient at all; what is not a number passes open gates."""
+
+    def function(rows: Tensor, columns: Tensor, output: Tensor, inputs: Tensor) -> Tensor:
+        return inputs @ behind_relu(rows, columns, output)
+
+    rows, columns, inputs = random(64, 1), random(1, 64), random(32, 64)
+    output = torch.relu(random(64, 64))
+    output[:, 5] = 0
+    case = Case(function, (rows, columns, output, inputs))
+    step = compiled({"step": case}, tmp_path).step("step")
+    (got,) = step([], list(case.inputs))
+    assert (got[:, 5] == 0).all()
+    assert (got[:, 6] != 0).all()
+    rows[3] = math.nan
+    (got,) = step([], list(case.inputs))
+    assert torch.equal(got.isnan(), function(*case.inputs).isnan())
+    assert got.isnan().any()
+    assert not got.isnan().all()
 
 
 EDGES = [
