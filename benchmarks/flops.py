@@ -1,5 +1,5 @@
-"""How many multiplications and additions one update cannot do without: only matrix products, each
-counted once, nothing recomputed and no gradient that nobody reads.
+"""How many multiplications and additions one update takes: only matrix products, each counted once
+and as such (see `learner/compiler/gates.py`), nothing recomputed and no gradient that nobody reads.
 
 Passing a batch of B rows through a layer of n inputs and m outputs is 2 B n m. The gradient of its
 weights is as much again, and so is that of its inputs, which the first layer of a network does not
