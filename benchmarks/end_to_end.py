@@ -35,7 +35,7 @@ from benchmarks.training_cases import (
     System,
     systems_of,
 )
-from benchmarks.training_records import Record, Records, measured, spread
+from benchmarks.training_records import Record, Records, measured, median_seconds, spread
 from benchmarks.training_run import Trained, TrainingFailed, peer_python, train
 from benchmarks.training_verdicts import Verdict, compare, return_verdicts, time_verdicts
 
@@ -305,13 +305,12 @@ def threshold_table(records: Records) -> Table:
         for system in records.systems("time_to_threshold", case):
             there = records.of("time_to_threshold", case, system)
             seconds = [one.threshold_seconds for one in there]
-            reached = [one for one in seconds if one is not None]
             job = TrainingJob.from_json(there[0].job)
             table.add_row(
                 f"{title_of(job)}, threshold {job.threshold:g}",
                 system,
                 ", ".join("not reached" if one is None else f"{one:.1f}" for one in seconds),
-                f"{median(reached):.1f}" if len(reached) == len(there) else "-",
+                f"{median_seconds(seconds):.1f}",
                 ", ".join(str(one.threshold_steps) for one in there),
                 ratios.get(system, ""),
             )

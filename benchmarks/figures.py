@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.measure import RESULTS, ROOT
 from benchmarks.training_cases import OURS
+from benchmarks.training_records import median_seconds
 from services.plotting import COLORS
 
 IMAGES = ROOT / "docs" / "images"
@@ -86,11 +87,9 @@ def draw_end_to_end(results: Path, image: Path = IMAGES / "performance-end-to-en
 
 
 def draw_threshold(results: Path, image: Path = IMAGES / "performance-threshold.png") -> Path:
-    """Seconds to the threshold: every seed a point."""
+    """Seconds to the threshold: every seed a point, but for those that never arrive."""
     records = json.loads(results.read_text())["records"]
-    there = [
-        one for one in records if one["part"] == "time_to_threshold" and one["threshold_seconds"]
-    ]
+    there = [one for one in records if one["part"] == "time_to_threshold"]
     cases = list(dict.fromkeys(one["case"] for one in there))
     figure, panels = _panels(max(1, len(cases)), width=2.6 * max(1, len(cases)))
     for panel, case in zip(panels, cases, strict=False):
@@ -105,10 +104,14 @@ def draw_threshold(results: Path, image: Path = IMAGES / "performance-threshold.
                 for one in there
                 if (one["case"], one["system"]) == (case, name)
             ]
-            panel.plot([place] * len(seconds), seconds, "o", color=_color(name, place), alpha=0.6)
-            panel.plot(
-                [place - 0.25, place + 0.25], [median(seconds)] * 2, color=_color(name, place)
-            )
+            color, middle = _color(name, place), median_seconds(seconds)
+            arrived = [one for one in seconds if one is not None]
+            panel.plot([place] * len(arrived), arrived, "o", color=color, alpha=0.6)
+            panel.plot([place - 0.25, place + 0.25], [middle] * 2, color=color)
+            if len(arrived) < len(seconds):
+                never = f"{len(seconds) - len(arrived)} of {len(seconds)} never"
+                panel.annotate(never, (place, max(arrived, default=0.0)), xytext=(0, 8),
+                               textcoords="offset points", ha="center", fontsize=7)  # fmt: skip
         panel.set_xticks(range(len(names)), [_narrow(name) for name in names], fontsize=7)
         panel.set_xlim(-0.5, len(names) - 0.5)
         panel.set_ylim(bottom=0)

@@ -22,7 +22,7 @@ from benchmarks.peers.updates import UpdateJob
 from benchmarks.scaling import rows_of
 from benchmarks.study import Place
 from benchmarks.training_cases import CASES, OURS, System
-from benchmarks.training_records import Records, measured, spread
+from benchmarks.training_records import Records, measured, median_seconds, spread
 from benchmarks.training_verdicts import compare, return_verdicts, time_verdicts
 from repertory.checkpoints import write_atomically
 
@@ -106,13 +106,12 @@ def end_to_end_tables(document: Document) -> str:
             if judged:
                 seconds = [one.threshold_seconds for one in judged]
                 job = TrainingJob.from_json(judged[0].job)
-                known = [one for one in seconds if one is not None]
                 steps = [one.threshold_steps for one in judged]
                 reached.append(
                     [
                         f"{training_title(job)}, to {job.threshold:g}",
                         NAMES[system],
-                        f"{median(known):.1f}" if len(known) == len(seconds) else "-",
+                        f"{median_seconds(seconds):.1f}",
                         ", ".join("never" if one is None else f"{one:.1f}" for one in seconds),
                         ", ".join("-" if n is None else f"{n:,}" for n in steps),
                         sooner.get(system, ""),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 from typing import Any
 
 from benchmarks.training_cases import OURS, CaseName, Part, System
@@ -47,6 +48,11 @@ class Record:
     @property
     def key(self) -> Key:
         return (self.part, self.case, self.system, self.round)
+
+
+def median_seconds(seconds: Iterable[float | None]) -> float:
+    """Who never arrives is the slowest: infinite where that is half of them."""
+    return median(math.inf if one is None else one for one in seconds)
 
 
 class Records:

@@ -23,7 +23,7 @@ from benchmarks.peers.training import (
     parse_line,
 )
 from benchmarks.training_cases import CASES, DISTRIBUTED, JOBS, LAYOUTS, our_settings
-from benchmarks.training_records import Record, Records, spread
+from benchmarks.training_records import Record, Records, median_seconds, spread
 from benchmarks.training_run import Trained
 from benchmarks.training_verdicts import compare, return_verdicts, time_verdicts
 from repertory.config import OnPolicyConfig, resolve
@@ -168,6 +168,7 @@ def test_times_to_a_threshold_are_medians_over_seeds(
     records = Records([*seeds_of("time_to_threshold", "repertory", ours, case), *peers])
     (verdict,) = time_verdicts(records, case)  # type: ignore[arg-type]
     assert (verdict.ratio, verdict.ok) == (pytest.approx(ratio), ok)
+    assert median_seconds(ours) == pytest.approx(ratio * 100)
 
 
 @pytest.mark.parametrize(
