@@ -29,35 +29,37 @@ SPECS = {
 ROWS = 16
 CONTINUOUS = ("td3", "sac", "ddpg")
 SMALL: dict[str, Any] = {"hidden_sizes": (16, 16)}
+WIDE: dict[str, Any] = {"hidden_sizes": (32, 48)}  # as many as products behind gates need
+WIDE_ROWS = 64
 
 
-def sample_for(spec: EnvSpec, seed: int = 0) -> Sample:
+def sample_for(spec: EnvSpec, seed: int = 0, rows: int = ROWS) -> Sample:
     rng = np.random.default_rng(seed)
     discrete = spec.action_kind == "discrete"
 
     def observation() -> np.ndarray:
-        shape = (ROWS, *spec.observation_shape)
+        shape = (rows, *spec.observation_shape)
         if spec.observation_kind == "pixels":
             return rng.integers(0, 256, shape, np.uint8)
         return rng.standard_normal(shape, np.float32)
 
     columns = {
         "observation": observation(),
-        "action": rng.integers(0, spec.num_actions, ROWS)
+        "action": rng.integers(0, spec.num_actions, rows)
         if discrete
-        else rng.uniform(-1, 1, (ROWS, spec.action_size)).astype(np.float32),
-        "reward": rng.standard_normal(ROWS, np.float32),
-        "discount": np.full(ROWS, 0.99, np.float32),
+        else rng.uniform(-1, 1, (rows, spec.action_size)).astype(np.float32),
+        "reward": rng.standard_normal(rows, np.float32),
+        "discount": np.full(rows, 0.99, np.float32),
         "next_observation": observation(),
-        "policy_id": np.zeros(ROWS, np.int32),
-        "policy_version": np.zeros(ROWS, np.int64),
+        "policy_id": np.zeros(rows, np.int32),
+        "policy_version": np.zeros(rows, np.int64),
     }
-    return Sample(TransitionBatch.from_columns(columns), np.arange(ROWS), np.ones(ROWS, np.float32))
+    return Sample(TransitionBatch.from_columns(columns), np.arange(rows), np.ones(rows, np.float32))
 
 
-def made(algo: str, spec: EnvSpec) -> tuple[Any, Any]:
+def made(algo: str, spec: EnvSpec, settings: dict[str, Any] = SMALL) -> tuple[Any, Any]:
     kind = lookup("algorithm", algo)
-    algorithm = kind(kind.Config(**SMALL), device=torch.device("cpu"), seed=3)
+    algorithm = kind(kind.Config(**settings), device=torch.device("cpu"), seed=3)
     return algorithm, algorithm.initial_state(spec)
 
 
@@ -66,13 +68,20 @@ def compilation(algorithm: Any, spec: EnvSpec, cache: Path, **more: Any) -> Step
     return StepCompilation(algorithm, algorithm.config, spec, **settings)
 
 
-def check_learns_the_same(algo: str, spec: EnvSpec, cache: Path, threads: int = 1) -> Any:
+def check_learns_the_same(
+    algo: str,
+    spec: EnvSpec,
+    cache: Path,
+    threads: int = 1,
+    settings: dict[str, Any] = SMALL,
+    rows: int = ROWS,
+) -> Any:
     """Returns the algorithm with its compiled steps."""
-    plain, plain_state = made(algo, spec)
-    algorithm, state = made(algo, spec)
+    plain, plain_state = made(algo, spec, settings)
+    algorithm, state = made(algo, spec, settings)
     compiling = compilation(algorithm, spec, cache, wait=True, threads=threads)
     for seed in range(12):
-        sample = sample_for(spec, seed)
+        sample = sample_for(spec, seed, rows)
         wanted = plain.update(plain_state, sample)
         got = algorithm.update(state, sample)
         compiling.attend(sample)
@@ -128,6 +137,22 @@ def test_threads_that_share_the_rows_learn_the_same(tmp_path: Path) -> None:
     assert threads_of(algorithm) == {2}
     assert torch.get_num_threads() == 1, "of each of the two"
     check_another_state_learns_too(algorithm)
+
+
+@pytest.mark.parametrize(
+    ("algo", "threads", "count"),
+    # The critic's weights, what is below them, and the policy's way down through the critic;
+    # a policy whose one output is the one action has the first two of its own.
+    [("td3", 1, 5), ("sac", 2, 3), ("ddpg", 1, 5)],
+)
+def test_critics_behind_gates_learn_the_same(
+    tmp_path: Path, algo: str, threads: int, count: int
+) -> None:
+    """With products that are made of sums (gated_products.h): twins, and one critic alone."""
+    spec = SPECS["continuous"]
+    check_learns_the_same(algo, spec, tmp_path, threads, settings=WIDE, rows=WIDE_ROWS)
+    (source,) = tmp_path.glob("known-*/*/steps.cpp")
+    assert source.read_text().count("gated_product<") == count
 
 
 def check_another_state_learns_too(algorithm: Any) -> None:
