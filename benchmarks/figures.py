@@ -192,6 +192,9 @@ def _draw_linear(panel: Any, rows: Sequence[Mapping[str, Any]], unit: str) -> No
     )
     panel.set_xlabel(unit)
     panel.set_ylabel("steps/s")
+    panel.set_xlim(left=0)
+    panel.set_ylim(bottom=0)
+    panel.locator_params(axis="x", integer=True)
     panel.legend(frameon=False, fontsize=8)
 
 

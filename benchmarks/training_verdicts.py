@@ -15,7 +15,7 @@ from statistics import mean, median, variance
 from benchmarks.course import comparable
 from benchmarks.measure import Comparison
 from benchmarks.training_cases import OURS, CaseName, Part, System
-from benchmarks.training_records import Record, Records, measured
+from benchmarks.training_records import Record, Records, measured, median_seconds
 
 # Times the peer's steps per second; with as many copies as ours, PPO's alone.
 TARGETS: Mapping[str, float] = {"sb3": 2.0, "rllib": 5.0}
@@ -68,12 +68,12 @@ def compare(records: Records, case: CaseName, peer: System) -> Verdict | None:
 
 @dataclass(frozen=True)
 class TimeVerdict:
-    """Seconds to the threshold by seed, ours and Stable-Baselines3's; infinite: never reached."""
+    """Seconds to the threshold by seed, ours and Stable-Baselines3's; None: never reached."""
 
     case: CaseName
     system: System
-    ours: Sequence[float]
-    peer: Sequence[float]
+    ours: Sequence[float | None]
+    peer: Sequence[float | None]
 
     @property
     def target(self) -> float:
@@ -81,7 +81,8 @@ class TimeVerdict:
 
     @property
     def ratio(self) -> float:
-        return median(self.ours) / median(self.peer)  # not a number where nobody arrives
+        # Not a number where nobody arrives.
+        return median_seconds(self.ours) / median_seconds(self.peer)
 
     @property
     def ok(self) -> bool:
@@ -119,8 +120,8 @@ def time_verdicts(records: Records, case: CaseName) -> list[TimeVerdict]:
         TimeVerdict(
             case,
             system,
-            [one.threshold_seconds or math.inf for one in ours],
-            [one.threshold_seconds or math.inf for one in theirs],
+            [one.threshold_seconds for one in ours],
+            [one.threshold_seconds for one in theirs],
         )
         for system, ours, theirs in _by_seed(records, "time_to_threshold", case)
     ]

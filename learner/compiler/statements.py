@@ -195,7 +195,10 @@ class GatedProduct(Product):
 def _call(
     name: str, sizes: Sequence[int | str], member: tuple[str, ...], views: Sequence[View]
 ) -> str:
-    """Of a function of products.h, with an argument to follow; the last view is room for all."""
+    """Of a function of products.h or gated_products.h: one argument is to follow.
+
+    The last view is room to work in, the same for every member.
+    """
     pointers = [f"{one.pointer} + {one.address((*member, '0', '0'))}" for one in views[:-1]]
     given = ", ".join([*pointers, views[-1].pointer])
     return f"{name}<{', '.join(map(str, sizes))}>({given}"
